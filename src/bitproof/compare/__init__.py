@@ -1,0 +1,1 @@
+"""Two trails: align them, find the first divergence, name the cause."""

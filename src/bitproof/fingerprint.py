@@ -1,0 +1,133 @@
+"""Exact bytes to a 64-bit digest, on the host and on a device.
+
+On the host a tensor's digest is XXH3-64 (Yann Collet, xxHash 0.8) of its elements in row-major order.
+On a device it is ``mad64``: every 8-byte word *w* at position *i* of the row-major bytes gives
+``mix(w + (i + 1) * GAMMA)``, and the digest is the sum of these modulo 2**64. Integer addition is associative, so the
+sum does not depend on the order in which a kernel adds, and the sum over shards (each started at its own offset)
+equals the sum over the whole. ``mix`` is the finalizer of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+
+Neither looks at dtype or shape; a trail keeps those beside the digest.
+"""
+
+import ctypes
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from xxhash import xxh3_64_intdigest
+
+if TYPE_CHECKING:
+    import torch
+
+HOST_ALGORITHM = "xxh3-64"
+DEVICE_ALGORITHM = "mad64-1"
+ABSENT = 0
+"""The digest of something that is not there (a gradient that is None). No content has it."""
+
+_GAMMA = 0x9E3779B97F4A7C15
+_MIX_1 = 0xBF58476D1CE4E5B9
+_MIX_2 = 0x94D049BB133111EB
+_buffers: dict[int, type[ctypes.Array[ctypes.c_char]]] = {}
+
+
+def digest_bytes(data: bytes | bytearray | memoryview) -> int:
+    """Digest bytes with XXH3-64; never :data:`ABSENT`."""
+    return xxh3_64_intdigest(data) or 1
+
+
+def digest_text(text: str) -> int:
+    """Digest a text's UTF-8 bytes."""
+    return xxh3_64_intdigest(text.encode("utf-8", "surrogatepass")) or 1
+
+
+def combine(digests: Iterable[int]) -> int:
+    """Digest a sequence of digests, in order."""
+    return xxh3_64_intdigest(b"".join(d.to_bytes(8, "little") for d in digests)) or 1
+
+
+def view_bytes(tensor: "torch.Tensor") -> "ctypes.Array[ctypes.c_char]":
+    """Return the bytes of a contiguous host tensor without copying them.
+
+    The array is valid only while ``tensor`` is alive.
+    """
+    size = tensor.nbytes
+    buffer = _buffers.get(size)
+    if buffer is None:
+        buffer = _buffers[size] = ctypes.c_char * size
+    # An address instead of Tensor.numpy(): NumPy has no bfloat16 or float8, and refuses tensors that require gradients.
+    return buffer.from_address(tensor.data_ptr())
+
+
+def digest_tensor(tensor: "torch.Tensor") -> int:
+    """Digest a tensor of any dtype, shape and strided layout, on any device.
+
+    Args:
+        tensor: any strided tensor; an empty one has a digest too.
+
+    Returns:
+        XXH3-64 of the row-major bytes for a host tensor, ``mad64`` of them otherwise.
+    """
+    if tensor.device.type != "cpu":
+        return int(digest_on_device(tensor).item()) & 0xFFFFFFFFFFFFFFFF or 1
+    if not tensor.is_contiguous():
+        tensor = tensor.detach().contiguous()
+    if tensor.is_conj() or tensor.is_neg():
+        tensor = tensor.detach().resolve_conj().resolve_neg()
+    if tensor.nbytes == 0:
+        return digest_bytes(b"")
+    return xxh3_64_intdigest(view_bytes(tensor)) or 1
+
+
+def digest_rows(tensor: "torch.Tensor") -> list[int]:
+    """Digest each row of a tensor along its first dimension.
+
+    Args:
+        tensor: shape ``(n, ...)``, any dtype, strided.
+
+    Returns:
+        *n* digests; on the host each is XXH3-64 of the row's bytes.
+    """
+    if tensor.device.type != "cpu":
+        return [digest_tensor(row) for row in tensor.detach()]
+    if not tensor.is_contiguous():
+        tensor = tensor.detach().contiguous()
+    rows = tensor.shape[0]
+    if tensor.nbytes == 0:
+        return [digest_bytes(b"")] * rows
+    data = memoryview(view_bytes(tensor)).cast("B")
+    width = tensor.nbytes // rows
+    return [xxh3_64_intdigest(data[start : start + width]) or 1 for start in range(0, tensor.nbytes, width)]
+
+
+def digest_on_device(tensor: "torch.Tensor", offset: int = 0) -> "torch.Tensor":
+    """Digest a tensor with ``mad64`` where it is, without a copy to the host.
+
+    Args:
+        tensor: any dtype and shape, on any device.
+        offset: position of the tensor's first 8-byte word in the whole tensor, for a shard (whose byte length must
+            then be a multiple of 8, except for the last).
+
+    Returns:
+        A 0-dimensional int64 tensor on the same device: the sum modulo 2**64.
+    """
+    import torch  # noqa: PLC0415  # this module must import without torch
+
+    data = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    tail = -data.numel() % 8
+    if tail:
+        data = torch.cat([data, data.new_zeros(tail)])
+    words = data.view(torch.int64)
+    positions = torch.arange(offset + 1, offset + 1 + words.numel(), dtype=torch.int64, device=words.device)
+    mixed = words + positions * _signed(_GAMMA)
+    mixed = (mixed ^ _shift_right(mixed, 30)) * _signed(_MIX_1)
+    mixed = (mixed ^ _shift_right(mixed, 27)) * _signed(_MIX_2)
+    return (mixed ^ _shift_right(mixed, 31)).sum()
+
+
+def _signed(value: int) -> int:
+    """Return the int64 with the same 64 bits as an unsigned value."""
+    return value - (1 << 64) if value >= 1 << 63 else value
+
+
+def _shift_right(words: "torch.Tensor", bits: int) -> "torch.Tensor":
+    """Shift int64 words right without sign extension."""
+    return (words >> bits) & ((1 << (64 - bits)) - 1)

@@ -1,0 +1,1 @@
+"""Launch a command, break it, resume it, judge it."""

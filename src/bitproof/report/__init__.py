@@ -1,0 +1,1 @@
+"""A verdict as terminal text, JSON or HTML."""

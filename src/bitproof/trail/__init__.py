@@ -1,0 +1,1 @@
+"""What a run did: facets, probes, the recorder, the file."""

@@ -1,0 +1,106 @@
+"""Attach the recorder to this process, and take it away again."""
+
+import atexit
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bitproof import environment
+from bitproof.__about__ import __version__
+from bitproof.trail.probes.patching import Detach
+from bitproof.trail.recorder import Recorder, Settings
+
+NOTES = "notes"
+"""Below a trail: what processes that took no step have to say."""
+
+
+def attach(settings: Settings) -> tuple[Recorder, Detach]:
+    """Attach every probe to this process.
+
+    Returns:
+        The recorder, and the function that detaches it and closes its file.
+    """
+    # The probes import torch; the command line must not.
+    from bitproof.trail.probes import backward, calls, files, loader, module, optimizer, scaler  # noqa: PLC0415
+
+    recorder = Recorder(settings, _identify, _describe)
+    undo = [probe.attach(recorder) for probe in (files, calls, loader, module, backward, scaler, optimizer)]
+    os.register_at_fork(after_in_child=recorder.after_fork)
+
+    def detach() -> None:
+        for remove in reversed(undo):
+            remove()
+        recorder.finish()
+
+    return recorder, detach
+
+
+def attach_for_life(settings: Settings) -> Recorder:
+    """Attach to this process until it ends; one that took no step leaves a note."""
+    recorder, _ = attach(settings)
+    owner = os.getpid()
+
+    def end() -> None:
+        if os.getpid() != owner:
+            return
+        if recorder.step == 0:
+            leave_note(settings.trail, settings.leg, {"events": recorder.early_events, "torch": True})
+        recorder.finish()
+
+    atexit.register(end)
+    return recorder
+
+
+def leave_note(trail: Path, leg: int, facts: dict[str, Any]) -> None:
+    """Write down what a process that took no step saw, for the message to the user."""
+    folder = trail / NOTES
+    folder.mkdir(parents=True, exist_ok=True)
+    note = {"leg": leg, "pid": os.getpid(), "argv": sys.argv, "python": sys.executable, **facts}
+    (folder / f"leg-{leg:03d}.{os.getpid()}.json").write_bytes(msgspec.json.encode(note))
+
+
+@contextlib.contextmanager
+def recording(trail: str | os.PathLike[str], *, every: int = 100) -> Iterator[Recorder]:
+    """Record the training steps that run inside the ``with`` block, for instance in a notebook.
+
+    Args:
+        trail: folder to write; a further leg if it holds a trail already.
+        every: beyond the latest 1,000 steps, per-tensor digests are kept for each ``every``-th step.
+
+    Example::
+
+        with bitproof.recording("a.trail"):
+            train()
+    """
+    from bitproof.trail.reader import next_leg  # noqa: PLC0415
+
+    folder = Path(trail)
+    recorder, detach = attach(Settings(folder, next_leg(folder), every))
+    try:
+        yield recorder
+    finally:
+        detach()
+
+
+def _identify() -> tuple[int, int]:
+    """Return (rank, world size), from torch.distributed or from the launcher's variables."""
+    import torch.distributed as dist  # noqa: PLC0415
+
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def _describe() -> dict[str, Any]:
+    return {
+        "bitproof": __version__,
+        "argv": sys.argv,
+        "cwd": str(Path.cwd()),
+        "environment": environment.describe(),
+        "hash_probe": hash("bitproof"),
+    }

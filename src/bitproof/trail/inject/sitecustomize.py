@@ -1,0 +1,66 @@
+"""Put first on PYTHONPATH by ``bitproof record``: attaches the recorder when torch is imported.
+
+Only the standard library is used here, since any Python below the command runs this, also one without bitproof. The
+user's own ``sitecustomize`` is run afterwards.
+"""
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import json
+import os
+import sys
+
+
+def _note(text):
+    """Tell the launcher why nothing is recorded in this process."""
+    settings = json.loads(os.environ["BITPROOF_AGENT"])
+    folder = os.path.join(settings["trail"], "notes")
+    os.makedirs(folder, exist_ok=True)
+    note = {"leg": settings["leg"], "pid": os.getpid(), "argv": sys.argv, "python": sys.executable, "problem": text}
+    with open(os.path.join(folder, "problem.%d.json" % os.getpid()), "w") as file:
+        json.dump(note, file)
+
+
+def _attach():
+    settings = json.loads(os.environ["BITPROOF_AGENT"])
+    module, function = settings["agent"].split(":")
+    try:
+        agent = importlib.import_module(module)
+    except ImportError as error:
+        _note("bitproof cannot be imported by %s: %s" % (sys.executable, error))
+        return
+    getattr(agent, function)(settings)
+
+
+class _TorchFinder(importlib.abc.MetaPathFinder):
+    def find_spec(self, fullname, path, target=None):
+        if fullname != "torch":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec("torch")
+        if spec is None or spec.loader is None:
+            return spec
+        run = spec.loader.exec_module
+
+        def exec_module(module):
+            run(module)
+            _attach()
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+def _chain():
+    """Run the ``sitecustomize`` that this one hides, if there is one."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    others = [path for path in sys.path if os.path.abspath(path or ".") != here]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
+    if spec is not None and spec.loader is not None:
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+
+
+if "BITPROOF_AGENT" in os.environ:
+    sys.meta_path.insert(0, _TorchFinder())
+_chain()

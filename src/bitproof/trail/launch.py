@@ -1,0 +1,60 @@
+"""Start a command so that every Python below it records."""
+
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bitproof.errors import LaunchError
+from bitproof.trail.attach import attach_for_life
+from bitproof.trail.recorder import Settings
+
+INJECT = Path(__file__).parent / "inject"
+VARIABLE = "BITPROOF_AGENT"
+
+
+def child_environment(
+    trail: Path,
+    *,
+    leg: int = 1,
+    every: int = 100,
+    agent: str = "bitproof.trail.launch:attach_recorder",
+    extra: Mapping[str, Any] | None = None,
+) -> dict[str, str]:
+    """Return the environment in which a command records.
+
+    Args:
+        trail: folder for the trail.
+        leg: number of the leg.
+        every: beyond the latest 1,000 steps, details are kept for each ``every``-th step.
+        agent: ``module:function`` that is given the settings in each process that imports torch.
+        extra: further settings for the agent, as JSON values.
+    """
+    settings = {"agent": agent, "trail": str(trail.resolve()), "leg": leg, "every": every, **(extra or {})}
+    path = os.environ.get("PYTHONPATH")
+    return {
+        **os.environ,
+        "PYTHONPATH": f"{INJECT}{os.pathsep}{path}" if path else str(INJECT),
+        VARIABLE: json.dumps(settings),
+    }
+
+
+def attach_recorder(settings: Mapping[str, Any]) -> None:
+    """Attach the recorder in a process that has just imported torch."""
+    attach_for_life(Settings(Path(settings["trail"]), settings["leg"], settings["every"]))
+
+
+def check_command(command: Sequence[str]) -> None:
+    """Refuse a command that cannot be started.
+
+    Raises:
+        LaunchError: its program was not found.
+    """
+    if shutil.which(command[0]) is None:
+        msg = (
+            f"cannot start the command: {command[0]!r} was not found on PATH or as a file. "
+            "Write the command after `--` as you would type it in a shell, for example: -- python train.py"
+        )
+        raise LaunchError(msg)

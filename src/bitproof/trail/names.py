@@ -1,0 +1,138 @@
+"""Stable names for parameters and buffers, the same in every leg of a run.
+
+Nothing here keeps a module or a tensor alive.
+"""
+
+import weakref
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+_WRAPPERS = ("_orig_mod", "module")
+_WRAPPER_CLASSES = ("OptimizedModule", "DistributedDataParallel", "DataParallel", "FullyShardedDataParallel")
+
+
+class Named(NamedTuple):
+    """A tensor of a model and its name."""
+
+    name: str
+    tensor: "weakref.ref[torch.Tensor]"
+
+
+class Model:
+    """An outermost module, and the names of what it holds.
+
+    Args:
+        module: the outermost module.
+        owner: a name for it that is the same in every leg, such as ``Generator`` or ``Net#2``.
+    """
+
+    def __init__(self, module: nn.Module, owner: str) -> None:
+        self.reference = weakref.ref(module)
+        self.owner = owner
+        self.parameters: list[Named] = []
+        self.buffers: list[Named] = []
+        self.modules: list[tuple[str, weakref.ref[nn.Module]]] = []
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read the names again, after something was registered."""
+        module = self.reference()
+        if module is None:
+            return
+        self.parameters = sorted(
+            Named(f"{self.owner}/{strip_wrappers(name)}", weakref.ref(p)) for name, p in module.named_parameters()
+        )
+        self.buffers = sorted(
+            Named(f"{self.owner}/{strip_wrappers(name)}", weakref.ref(b)) for name, b in module.named_buffers()
+        )
+        self.modules = [(f"{self.owner}/{strip_wrappers(name)}", weakref.ref(m)) for name, m in module.named_modules()]
+
+
+class Registry:
+    """Knows which module holds which, and names the outermost ones."""
+
+    def __init__(self) -> None:
+        self._parents: weakref.WeakKeyDictionary[nn.Module, weakref.ref[nn.Module]] = weakref.WeakKeyDictionary()
+        self._models: weakref.WeakKeyDictionary[nn.Module, Model] = weakref.WeakKeyDictionary()
+        self._owners: dict[str, int] = {}
+        self._names: dict[int, Named] = {}
+        self._stale = False
+        self.version = 0
+        """Changes when names may have changed."""
+
+    def registered(self, parent: nn.Module, child: nn.Module | None) -> None:
+        """Note that ``parent`` now holds ``child``; the first holder counts."""
+        if child is not None and child is not parent and not isinstance(child, torch.jit.ScriptModule):
+            held = self._parents.get(child)
+            if held is None or held() is None:
+                self._parents[child] = weakref.ref(parent)
+        self.changed()
+
+    def changed(self) -> None:
+        """Note that a parameter, a buffer or a module was registered somewhere."""
+        self._stale = True
+
+    def model_of(self, module: nn.Module) -> Model:
+        """Return the outermost module that holds ``module``, with its names."""
+        top = self._top(module)
+        model = self._models.get(top)
+        if model is None:
+            model = self._models[top] = Model(top, self._owner(top))
+            self._index(model)
+            self.version += 1
+        if self._stale:
+            self._stale = False
+            self._names.clear()
+            for known in list(self._models.values()):
+                known.refresh()
+                self._index(known)
+            self.version += 1
+        return model
+
+    def name_of(self, tensor: torch.Tensor) -> str | None:
+        """Return the name of a model's parameter, or None if no model that was called holds it."""
+        named = self._names.get(id(tensor))
+        return named.name if named is not None and named.tensor() is tensor else None
+
+    def _index(self, model: Model) -> None:
+        for named in model.parameters:
+            tensor = named.tensor()
+            if tensor is not None:
+                self._names.setdefault(id(tensor), named)
+
+    def _top(self, module: nn.Module) -> nn.Module:
+        top, seen = module, {id(module)}
+        while (held := self._parents.get(top)) is not None and (parent := held()) is not None and id(parent) not in seen:
+            # A parent that let go of the child holds it no longer.
+            if not any(child is top for child in parent._modules.values()):  # noqa: SLF001
+                break
+            seen.add(id(parent))
+            top = parent
+        return top
+
+    def _owner(self, top: nn.Module) -> str:
+        for inner in _unwrap(top):
+            top = inner
+        name = type(top).__name__
+        self._owners[name] = count = self._owners.get(name, 0) + 1
+        return name if count == 1 else f"{name}#{count}"
+
+
+def _unwrap(module: nn.Module) -> Iterator[nn.Module]:
+    while type(module).__name__ in _WRAPPER_CLASSES:
+        inner = next((getattr(module, name) for name in _WRAPPERS if hasattr(module, name)), None)
+        if not isinstance(inner, nn.Module):
+            return
+        yield inner
+        module = inner
+
+
+def strip_wrappers(name: str) -> str:
+    """Remove the prefixes that DDP, DataParallel and ``torch.compile`` put before names."""
+    parts = name.split(".")
+    while parts and parts[0] in _WRAPPERS:
+        parts.pop(0)
+    return ".".join(part for part in parts if part != "_orig_mod")

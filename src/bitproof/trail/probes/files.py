@@ -1,0 +1,116 @@
+"""Checkpoint files: what is written to them and which are read.
+
+``torch.save`` and safetensors write from C++ and Rust, where Python's audit hooks do not reach, so each has its own
+wrap here.
+"""
+
+import ctypes
+import os
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from bitproof.fingerprint import digest_bytes, digest_tensor, digest_text
+from bitproof.trail.probes.patching import Detach, when_imported, wrap
+from bitproof.trail.recorder import Recorder, tensor_kind
+from bitproof.trail.records import TensorRow
+
+Entries = dict[str, tuple[str, int, bytes]]
+_MOST_LEAVES = 100_000
+
+
+def attach(recorder: Recorder) -> Detach:
+    """Watch ``torch.save``, ``torch.load`` and safetensors."""
+
+    def make_save(original: Callable[..., Any]) -> Callable[..., Any]:
+        def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(obj, f, *args, **kwargs)
+            recorder.event("file-saved", {"path": _path(f), "writer": "torch.save"}, _row(recorder, dict(_leaves(obj, ""))))
+            return result
+
+        return save
+
+    def make_load(writer: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        def make(original: Callable[..., Any]) -> Callable[..., Any]:
+            def load(f: Any, *args: Any, **kwargs: Any) -> Any:
+                recorder.event("file-loaded", {"path": _path(f), "reader": writer})
+                return original(f, *args, **kwargs)
+
+            return load
+
+        return make
+
+    def make_serialize(original: Callable[..., Any]) -> Callable[..., Any]:
+        def serialize_file(tensors: dict[str, Any], filename: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(tensors, filename, *args, **kwargs)
+            facts = {"path": _path(filename), "writer": "safetensors"}
+            recorder.event("file-saved", facts, _row(recorder, dict(_serialized(tensors))))
+            return result
+
+        return serialize_file
+
+    def watch_safetensors(module: ModuleType) -> Detach:
+        return wrap(module, "safe_open", make_load("safetensors"))
+
+    def watch_safetensors_torch(module: ModuleType) -> Detach:
+        undo = [
+            wrap(module, "serialize_file", make_serialize),
+            wrap(module, "safe_open", make_load("safetensors")),
+        ]
+        return lambda: [detach() for detach in undo] and None
+
+    undo = [
+        wrap(torch, "save", make_save),
+        wrap(torch.serialization, "save", make_save),
+        wrap(torch, "load", make_load("torch.load")),
+        wrap(torch.serialization, "load", make_load("torch.load")),
+        when_imported("safetensors", watch_safetensors),
+        when_imported("safetensors.torch", watch_safetensors_torch),
+    ]
+    return lambda: [detach() for detach in undo] and None
+
+
+def _path(f: Any) -> str | None:
+    if isinstance(f, (str, os.PathLike)):
+        return os.path.abspath(os.fsdecode(f))
+    name = getattr(f, "name", None)
+    return os.path.abspath(name) if isinstance(name, str) else None
+
+
+def _row(recorder: Recorder, entries: Entries) -> TensorRow | None:
+    return recorder.row("saved", entries) if entries else None
+
+
+def _leaves(tree: Any, name: str) -> Iterator[tuple[str, tuple[str, int, bytes]]]:
+    """Yield the leaves of a saved tree with dotted names; objects of unknown classes are passed over."""
+    if isinstance(tree, torch.Tensor):
+        if tree.layout is torch.strided:
+            yield name, (tensor_kind(tree), digest_tensor(tree), b"")
+    elif isinstance(tree, dict):
+        for key, value in tree.items():
+            yield from _leaves(value, f"{name}.{key}" if name else str(key))
+    elif isinstance(tree, (list, tuple)):
+        if len(tree) > _MOST_LEAVES or (tree and all(type(v) is int for v in tree)):
+            yield name, ("value", digest_text(repr(tree)), b"")
+        else:
+            for i, value in enumerate(tree):
+                yield from _leaves(value, f"{name}.{i}" if name else str(i))
+    elif type(tree).__module__ == "numpy" and hasattr(tree, "tobytes") and getattr(tree, "dtype", None) != object:
+        yield name, (f"{tree.dtype}{list(getattr(tree, 'shape', ()))}", digest_bytes(tree.tobytes()), b"")
+    elif tree is None or isinstance(tree, (bool, int, float, complex, str, bytes)):
+        yield name, ("value", digest_text(repr(tree)), b"")
+    elif isinstance(tree, torch.nn.Module):
+        yield from _leaves(tree.state_dict(), name)
+
+
+def _serialized(tensors: dict[str, Any]) -> Iterator[tuple[str, tuple[str, int, bytes]]]:
+    """Yield what safetensors hands to its writer: specs that point into memory, or (before 0.8) dicts with bytes."""
+    for name, spec in tensors.items():
+        if isinstance(spec, dict):
+            dtype, shape, data = spec["dtype"], spec["shape"], spec["data"]
+        else:
+            dtype, shape = spec.dtype, spec.shape
+            data = (ctypes.c_char * spec.data_len).from_address(spec.data_ptr) if spec.data_len else b""
+        yield name, (f"{dtype}{list(shape)}", digest_bytes(data), b"")

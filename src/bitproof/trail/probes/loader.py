@@ -1,0 +1,92 @@
+"""Data loaders: what they yield, the sampler's indices behind it, and where an iteration starts."""
+
+import weakref
+from collections import deque
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from bitproof.trail.probes.patching import Detach, when_imported, wrap
+from bitproof.trail.recorder import Recorder
+
+
+def attach(recorder: Recorder) -> Detach:
+    """Watch torch's loaders, and torchdata's stateful one from when it is imported."""
+    numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+    undo = [_watch_iterations(recorder, numbers, torch.utils.data.dataloader, DataLoader)]
+
+    def watch_stateful(module: ModuleType) -> Detach:
+        return _watch_iterations(recorder, numbers, module, module.StatefulDataLoader)
+
+    undo.append(when_imported("torchdata.stateful_dataloader.stateful_dataloader", watch_stateful))
+    return lambda: [detach() for detach in undo] and None
+
+
+def _watch_iterations(
+    recorder: Recorder, numbers: "weakref.WeakKeyDictionary[Any, int]", module: ModuleType, loader_class: type[Any]
+) -> Detach:
+    drawn: weakref.WeakKeyDictionary[Any, deque[Any]] = weakref.WeakKeyDictionary()
+
+    def make_iter(original: Callable[..., Any]) -> Callable[..., Any]:
+        def iterate(loader: Any) -> Any:
+            if torch.is_grad_enabled():
+                recorder.event("loader-started", {"loader": numbers.setdefault(loader, len(numbers) + 1)} | _facts(loader))
+            return original(loader)
+
+        return iterate
+
+    def make_index(original: Callable[..., Any]) -> Callable[..., Any]:
+        def next_index(iterator: Any) -> Any:
+            index = original(iterator)
+            drawn.setdefault(iterator, deque()).append(index)
+            return index
+
+        return next_index
+
+    def make_next(original: Callable[..., Any]) -> Callable[..., Any]:
+        def following(iterator: Any) -> Any:
+            # The state before the fetch: an augmentation draws inside it.
+            if torch.is_grad_enabled():
+                recorder.loader_asked()
+            batch = original(iterator)
+            queue = drawn.get(iterator)
+            index = queue.popleft() if queue else None
+            if torch.is_grad_enabled():
+                recorder.loader_batch(batch, _indices(index))
+            return batch
+
+        return following
+
+    base = module._BaseDataLoaderIter  # noqa: SLF001
+    undo = [
+        wrap(loader_class, "__iter__", make_iter),
+        wrap(base, "_next_index", make_index),
+        wrap(base, "__next__", make_next),
+    ]
+    return lambda: [detach() for detach in undo] and None
+
+
+def _indices(index: Any) -> list[int] | None:
+    if isinstance(index, int):
+        return [index]
+    if isinstance(index, (list, tuple)) and all(isinstance(i, int) for i in index):
+        return list(index)
+    if isinstance(index, torch.Tensor) and not index.is_floating_point():
+        return [int(i) for i in index.reshape(-1).tolist()]
+    return None
+
+
+def _facts(loader: Any) -> dict[str, Any]:
+    sampler = getattr(loader, "sampler", None)
+    dataset = getattr(loader, "dataset", None)
+    return {
+        "dataset": type(dataset).__name__,
+        "length": len(dataset) if hasattr(dataset, "__len__") else None,
+        "sampler": type(sampler).__name__,
+        "batch_size": getattr(loader, "batch_size", None),
+        "workers": getattr(loader, "num_workers", 0),
+        "persistent_workers": getattr(loader, "persistent_workers", False),
+    }

@@ -1,0 +1,106 @@
+"""Wrap a function in place, where PyTorch offers no hook, and put it back."""
+
+import functools
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+from bitproof.errors import ProbeError
+
+Detach = Callable[[], None]
+
+
+def wrap(owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> Detach:
+    """Replace ``owner.name`` with ``make(original)``.
+
+    Args:
+        owner: a module or class.
+        name: an attribute that must exist.
+        make: given the original, returns its replacement.
+
+    Returns:
+        The function that puts the original back.
+
+    Raises:
+        ProbeError: there is no such attribute in this version.
+    """
+    missing = object()
+    own = vars(owner).get(name, missing)
+    original = getattr(owner, name, missing)
+    if original is missing:
+        where = getattr(owner, "__qualname__", getattr(owner, "__name__", repr(owner)))
+        msg = (
+            f"bitproof watches {where}.{name}, and this version does not have it. "
+            "Please report it with the output of `pip list`; use a supported PyTorch (2.13 or 2.14) meanwhile."
+        )
+        raise ProbeError(msg)
+    replacement = functools.wraps(original)(make(original))
+    setattr(owner, name, replacement)
+
+    def detach() -> None:
+        # Somebody who wrapped it after us keeps their wrapper, which calls ours, which then only passes on.
+        if getattr(owner, name, None) is replacement:
+            if own is missing:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, own)
+
+    return detach
+
+
+def when_imported(name: str, then: Callable[[ModuleType], Detach | None]) -> Detach:
+    """Call ``then(module)`` now if the module is imported, else right after it is.
+
+    Returns:
+        The function that undoes it, whichever came.
+    """
+    undo: list[Detach] = []
+
+    def call(module: ModuleType) -> None:
+        detach = then(module)
+        if detach is not None:
+            undo.append(detach)
+
+    if name in sys.modules:
+        call(sys.modules[name])
+    else:
+        finder = _Finder(name, call)
+        sys.meta_path.insert(0, finder)
+        undo.append(lambda: sys.meta_path.remove(finder) if finder in sys.meta_path else None)
+
+    def detach_all() -> None:
+        for detach in undo:
+            detach()
+
+    return detach_all
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Lets the other finders find one module, and calls back once it has run."""
+
+    def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
+        self._name = name
+        self._then = then
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is None or spec.loader is None:
+            return spec
+        run, then = spec.loader.exec_module, self._then
+
+        def exec_module(module: ModuleType) -> None:
+            run(module)
+            then(module)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec

@@ -1,0 +1,239 @@
+"""Read a trail: strictly, without running code, also while it is still being written."""
+
+import os
+import re
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from bitproof import fingerprint
+from bitproof.errors import TrailCorruptError, TrailNotFoundError, TrailVersionError
+from bitproof.trail.file import SUFFIX
+from bitproof.trail.records import SCHEMA_VERSION, Event, Layout, StepDetail, StepHead, TensorRow, Tensors
+
+_NAME = re.compile(r"leg-(\d+)\.rank-(\d+)(?:\.process-(\d+))?" + re.escape(SUFFIX))
+_ALGORITHMS = {"cpu": fingerprint.HOST_ALGORITHM, "other": fingerprint.DEVICE_ALGORITHM}
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Detail:
+    """The tensors of a step, by facet."""
+
+    facets: dict[str, Tensors]
+    batches: tuple[Tensors, ...]
+    losses: tuple[Tensors, ...]
+
+
+@dataclass
+class Leg:
+    """One process's leg, read from its file."""
+
+    path: Path
+    number: int
+    rank: int
+    meta: dict[str, Any]
+    steps: list[StepHead]
+    final: StepHead | None
+    events: list[Event]
+    _layouts: dict[int, Layout] = field(repr=False)
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """What could change bits, when the first step was taken."""
+        found: dict[str, Any] = self.meta.get("environment", {})
+        return found
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks took part."""
+        return int(self.meta.get("world_size", 1))
+
+    @property
+    def ended(self) -> str | None:
+        """``ended`` if the process ended by itself, ``stopped`` if bitproof ended it, None if it was cut off."""
+        return next((e.kind for e in reversed(self.events) if e.kind in {"ended", "stopped"}), None)
+
+    def detail(self, step: int) -> Detail | None:
+        """Return the tensors of a step (from 1), or None where only roots were kept."""
+        if step not in self._details:
+            self._details[step] = self._read_detail("SELECT detail FROM steps WHERE step = ?", (step,))
+        return self._details[step]
+
+    def final_detail(self) -> Detail | None:
+        """Return the tensors after the last step, or None if they could not be seen."""
+        return self._read_detail("SELECT detail FROM final", ()) if self.final is not None else None
+
+    def generator_state(self, name: str, digest: int) -> bytes | None:
+        """Return the state of a generator that has this digest."""
+        with _reading(self.path) as connection:
+            row = connection.execute(
+                "SELECT state FROM generators WHERE name = ? AND digest = ?", (name, digest.to_bytes(8, "big"))
+            ).fetchone()
+        return bytes(row[0]) if row else None
+
+    def tensors(self, row: TensorRow) -> Tensors:
+        """Join a row with its layout."""
+        return Tensors.join(self._layouts[row.layout], row)
+
+    @cached_property
+    def _details(self) -> dict[int, Detail | None]:
+        return {}
+
+    def _read_detail(self, query: str, arguments: tuple[int, ...]) -> Detail | None:
+        with _reading(self.path) as connection:
+            row = connection.execute(query, arguments).fetchone()
+        if row is None or row[0] is None:
+            return None
+        detail = _decode(self.path, row[0], StepDetail)
+        facets = {self._layouts[r.layout].facet: self.tensors(r) for r in detail.rows}
+        return Detail(
+            facets, tuple(self.tensors(r) for r in detail.batches), tuple(self.tensors(r) for r in detail.losses)
+        )
+
+
+@dataclass(frozen=True)
+class Trail:
+    """A folder of legs."""
+
+    path: Path
+    legs: tuple[Leg, ...]
+    """By leg number, then rank."""
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that wrote anything."""
+        return tuple(sorted({leg.rank for leg in self.legs}))
+
+    def of_rank(self, rank: int) -> list[Leg]:
+        """Return one rank's legs, in order."""
+        return [leg for leg in self.legs if leg.rank == rank]
+
+
+def read_trail(path: str | os.PathLike[str]) -> Trail:
+    """Read a trail.
+
+    Raises:
+        TrailNotFoundError: there is none.
+        TrailCorruptError: a file is empty, cut or damaged.
+        TrailVersionError: it was written by another version or with another algorithm.
+    """
+    folder = Path(path)
+    files = _leg_files(folder)
+    if not files:
+        raise TrailNotFoundError(_why_no_legs(folder))
+    return Trail(folder, tuple(_read_leg(*file) for file in files))
+
+
+def next_leg(folder: Path) -> int:
+    """Return the number for the next leg to be written to a folder."""
+    return max((number for _, number, _ in _leg_files(folder)), default=0) + 1
+
+
+def _leg_files(folder: Path) -> list[tuple[Path, int, int]]:
+    if not folder.is_dir():
+        return []
+    found = []
+    for path in folder.iterdir():
+        match = _NAME.fullmatch(path.name)
+        if match:
+            found.append((path, int(match[1]), int(match[2]), int(match[3] or 1)))
+    return [(path, leg, rank) for path, leg, rank, process in sorted(found, key=lambda f: f[1:]) if process == 1]
+
+
+def _why_no_legs(folder: Path) -> str:
+    if not folder.exists():
+        return f"no trail at {folder}: there is nothing there. Record one with: bitproof record -o {folder} -- COMMAND"
+    if not folder.is_dir():
+        return f"no trail at {folder}: a trail is a folder, and this is a file"
+    return (
+        f"no trail at {folder}: the folder holds no {SUFFIX} file. "
+        f"The recorded command may have taken no optimizer step; record again with: bitproof record -o {folder} -- COMMAND"
+    )
+
+
+class _reading:  # noqa: N801  # used like a function
+    """Open a leg's file for reading; what SQLite says about damage becomes our error."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> sqlite3.Connection:
+        self._connection = sqlite3.connect(f"file:{_quoted(self._path)}?mode=rw", uri=True, isolation_level=None)
+        return self._connection
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
+        self._connection.close()
+        if isinstance(error, sqlite3.DatabaseError):
+            raise _corrupt(self._path, str(error)) from error
+
+
+def _quoted(path: Path) -> str:
+    return str(path.resolve()).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+
+
+def _read_leg(path: Path, number: int, rank: int) -> Leg:
+    if path.stat().st_size == 0 and not path.with_name(path.name + "-wal").exists():
+        raise _corrupt(path, "the file is empty")
+    with _reading(path) as connection:
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version != SCHEMA_VERSION:
+            if version == 0:
+                raise _corrupt(path, "it holds no trail")
+            newer = "newer" if version > SCHEMA_VERSION else "older"
+            msg = (
+                f"{path} was written in version {version} of the trail format, and this bitproof reads version "
+                f"{SCHEMA_VERSION}: it is {newer}. Read it with the bitproof that wrote it, or record the run again."
+            )
+            raise TrailVersionError(msg)
+        meta = {
+            key: _decode_json(path, value) for key, value in connection.execute("SELECT key, value FROM meta ORDER BY key")
+        }
+        if meta.get("algorithms") != _ALGORITHMS:
+            msg = (
+                f"{path} holds fingerprints of another algorithm: expected {_ALGORITHMS}, found "
+                f"{meta.get('algorithms')}. They cannot be compared with this bitproof's; record the run again."
+            )
+            raise TrailVersionError(msg)
+        layouts = {n: _decode(path, b, Layout) for n, b in connection.execute("SELECT id, layout FROM layouts")}
+        steps = [_decode(path, b, StepHead) for (b,) in connection.execute("SELECT head FROM steps ORDER BY step")]
+        final = [_decode(path, b, StepHead) for (b,) in connection.execute("SELECT head FROM final")]
+        events = [_decode(path, b, Event) for (b,) in connection.execute("SELECT event FROM events ORDER BY id")]
+        problem = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if problem != "ok":
+        raise _corrupt(path, problem)
+    if [head.step for head in steps] != list(range(1, len(steps) + 1)):
+        raise _corrupt(path, f"steps are missing: expected 1 to {len(steps)}, found {steps[0].step} to {steps[-1].step}")
+    last = final[0] if final and final[0].step == len(steps) + 1 else None
+    return Leg(path, number, rank, meta, steps, last, events, layouts)
+
+
+def _decode(path: Path, data: bytes, kind: type[_T]) -> _T:
+    try:
+        return msgspec.msgpack.decode(data, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise _corrupt(path, f"{kind.__name__}: {error}") from error
+
+
+def _decode_json(path: Path, data: bytes) -> Any:
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise _corrupt(path, f"meta: {error}") from error
+
+
+def _corrupt(path: Path, found: str) -> TrailCorruptError:
+    return TrailCorruptError(
+        f"{path} is damaged: {found}. Nothing of it was used. Record the run again, or copy the trail again from where it was written."
+    )
+
+
+def notes(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield what processes that took no step wrote down."""
+    for path in sorted((folder / "notes").glob("*.json")):
+        yield _decode_json(path, path.read_bytes())
