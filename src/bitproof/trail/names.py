@@ -59,6 +59,7 @@ class Registry:
         self._models: weakref.WeakKeyDictionary[nn.Module, Model] = weakref.WeakKeyDictionary()
         self._owners: dict[str, int] = {}
         self._names: dict[int, Named] = {}
+        self._homes: dict[int, tuple[weakref.ref[torch.Tensor], weakref.ref[nn.Module]]] = {}
         self._stale = False
         self.version = 0
         """Changes when names may have changed."""
@@ -69,6 +70,12 @@ class Registry:
             held = self._parents.get(child)
             if held is None or held() is None:
                 self._parents[child] = weakref.ref(parent)
+        self.changed()
+
+    def parameter_registered(self, parent: nn.Module, parameter: torch.Tensor | None) -> None:
+        """Note where a parameter lives, so that one of a model that is never called still has a name."""
+        if parameter is not None:
+            self._homes[id(parameter)] = (weakref.ref(parameter), weakref.ref(parent))
         self.changed()
 
     def changed(self) -> None:
@@ -93,7 +100,14 @@ class Registry:
         return model
 
     def name_of(self, tensor: torch.Tensor) -> str | None:
-        """Return the name of a model's parameter, or None if no model that was called holds it."""
+        """Return the name of a model's parameter, or None if no known module holds it."""
+        named = self._names.get(id(tensor))
+        if named is not None and named.tensor() is tensor:
+            return named.name
+        home = self._homes.get(id(tensor))
+        if home is None or home[0]() is not tensor or (module := home[1]()) is None:
+            return None
+        self.model_of(module)
         named = self._names.get(id(tensor))
         return named.name if named is not None and named.tensor() is tensor else None
 

@@ -99,7 +99,9 @@ def _leaves(tree: Any, name: str) -> Iterator[tuple[str, tuple[str, int, bytes]]
                 yield from _leaves(value, f"{name}.{i}" if name else str(i))
     elif type(tree).__module__ == "numpy" and hasattr(tree, "tobytes") and getattr(tree, "dtype", None) != object:
         yield name, (f"{tree.dtype}{list(getattr(tree, 'shape', ()))}", digest_bytes(tree.tobytes()), b"")
-    elif tree is None or isinstance(tree, (bool, int, float, complex, str, bytes)):
+    elif isinstance(tree, (str, bytes)):
+        yield name, ("text", digest_text(repr(tree)), b"")
+    elif tree is None or isinstance(tree, (bool, int, float, complex)):
         yield name, ("value", digest_text(repr(tree)), b"")
     elif isinstance(tree, torch.nn.Module):
         yield from _leaves(tree.state_dict(), name)

@@ -48,7 +48,9 @@ def attach(recorder: Recorder) -> Detach:
         hooks.register_module_module_registration_hook(
             lambda parent, _name, child: recorder.registry.registered(parent, child)
         ),
-        hooks.register_module_parameter_registration_hook(lambda *_: recorder.registry.changed()),
+        hooks.register_module_parameter_registration_hook(
+            lambda parent, _name, parameter: recorder.registry.parameter_registered(parent, parameter)
+        ),
         hooks.register_module_buffer_registration_hook(lambda *_: recorder.registry.changed()),
     ]
     unwrap = wrap(nn.Module, "__call__", make)

@@ -1,0 +1,206 @@
+"""Rules for generators: seeded again, not restored, shifted, shared between ranks; and those that do not matter."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from bitproof.compare.causes.case import Case
+from bitproof.compare.causes.made import Made, made
+from bitproof.compare.mersenne import shift
+from bitproof.compare.timeline import Placed, Side, Timeline
+from bitproof.compare.verdict import Confidence, Latent
+from bitproof.trail.records import StepHead
+
+Code = Literal["rng-reseeded", "rng-not-restored", "rng-shifted"]
+_WORK = frozenset({"batch", "loss", "gradients"})
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One generator that differs from the reference's at a step."""
+
+    generator: str
+    step: int
+    expected: int
+    found: int
+
+
+def generators(case: Case) -> Iterator[Made]:
+    """Find generators that are drawn from and differ, where the work of a step is what differs."""
+    if case.facet not in _WORK or not case.resumed:
+        return
+    root = root_in_generators(case)
+    for finding in findings(case.reference, case.leg, case.divergence.step):
+        if not drawn(case.reference, case.leg, finding.generator):
+            continue
+        code, evidence = explain(case, finding)
+        confidence: Confidence = case.surest if root and _drawn_by_then(case, finding) else "possible"
+        if case.facet == "batch" and not root:
+            confidence = "likely" if _same_positions(case) else "possible"
+        summary = f"{finding.generator}'s generator {_SAID[code]}"
+        where = case.where("seed", generator=finding.generator) if code == "rng-reseeded" else None
+        yield made(code, confidence, summary, evidence, where)
+
+
+def shared_streams(case: Case) -> Iterator[Made]:
+    """Find ranks that draw the same numbers after the seam, though they did not in the reference."""
+    if not case.resumed or not case.peers:
+        return
+    mine = case.leg.leg.steps[0]
+    expected = case.reference.head(case.leg.first)
+    for reference, peer in case.peers:
+        theirs, wanted = peer.leg.steps[0] if peer.leg.steps else None, reference.head(peer.first)
+        if theirs is None or wanted is None or expected is None:
+            continue
+        for name in sorted(_generators_of(mine) & _generators_of(theirs)):
+            same = _state(mine, name) == _state(theirs, name)
+            if same and _state(expected, name) != _state(wanted, name) and drawn(case.reference, case.leg, name):
+                ranks = sorted((case.leg.leg.rank, peer.leg.rank))
+                evidence = [
+                    f"{name}'s generator at the seam is the same on ranks {ranks[0]} and {ranks[1]}",
+                    "the reference's ranks had different states there",
+                ]
+                summary = f"ranks {ranks[0]} and {ranks[1]} draw the same random numbers after the seam"
+                yield made("ranks-share-stream", case.surest, summary, evidence, case.where("rng-restored", generator=name))
+                return
+
+
+def root_in_generators(case: Case) -> bool:
+    """Tell whether a generator that differs explains the divergence by itself.
+
+    A batch that comes from a data loader has its own position, which a restored generator would not bring back.
+    """
+    if not case.resumed or case.facet not in _WORK:
+        return False
+    if case.facet == "batch" and case.uses_loader:
+        return False
+    found = findings(case.reference, case.leg, case.divergence.step)
+    return any(drawn(case.reference, case.leg, f.generator) for f in found)
+
+
+def findings(reference: Side, leg: Placed, step: int) -> list[Finding]:
+    """List the generators that differ at a step, before or after its data was fetched."""
+    one, other = reference.head(step), leg.head(step)
+    if one is None or other is None:
+        return []
+    found = []
+    for name in sorted(_generators_of(one) & _generators_of(other)):
+        for phase in ("rng_start", "rng_forward"):
+            expected, actual = getattr(one, phase).get(name), getattr(other, phase).get(name)
+            if expected is not None and actual is not None and expected != actual:
+                found.append(Finding(name, step, expected, actual))
+                break
+    return found
+
+
+def drawn(reference: Side, leg: Placed, name: str) -> bool:
+    """Tell whether a generator was drawn from after the seam, in either leg."""
+    return any(_moves(side, name, leg.first, min(side.last, leg.last)) for side in (reference, leg))
+
+
+def explain(case: Case, finding: Finding) -> tuple[Code, list[str]]:
+    """Say which of the three it is, with evidence."""
+    name = finding.generator
+    earlier = _earlier(case.reference, name, finding)
+    seeded = case.where("seed", generator=name)
+    if earlier is not None:
+        evidence = [f"its state at step {finding.step} is the one the reference had at step {earlier}"]
+        if seeded:
+            evidence.append(f"it was seeded at {seeded}")
+        return "rng-reseeded", evidence
+    order = [e.kind for e in case.events_before("seed") + case.events_before("rng-restored") if e.data.get("generator") == name]
+    apart = _apart(case, finding)
+    restored = "rng-restored" in order
+    if seeded and not restored:
+        evidence = [f"it was seeded at {seeded} and its state was not restored afterwards"]
+        if apart is not None:
+            evidence.append(f"it is {_draws(apart)} the reference's state")
+        return "rng-reseeded", evidence
+    if apart is not None:
+        evidence = [f"at step {finding.step} it is {_draws(apart)} the reference's state, on the same stream"]
+        if restored:
+            evidence.append("its state was restored, and then drawn from")
+        return "rng-shifted", evidence
+    evidence = [f"its state at step {finding.step} is none that the reference had"]
+    if not restored:
+        evidence.append("its state was not restored before the first step")
+    return "rng-not-restored", evidence
+
+
+def latent(reference: Timeline, leg: Placed) -> list[Latent]:
+    """List generators that differ right after the seam without any consequence."""
+    found = []
+    for finding in findings(reference, leg, leg.first):
+        name = finding.generator
+        if drawn(reference, leg, name):
+            summary = f"{name}'s generator differs and is drawn from, and nothing that counts depends on it"
+        else:
+            summary = f"{name}'s generator differs, nothing draws from it"
+        found.append(Latent("rng-not-restored", summary))
+    return found
+
+
+_SAID: dict[Code, str] = {
+    "rng-reseeded": "was seeded again instead of continuing",
+    "rng-not-restored": "was not restored",
+    "rng-shifted": "is on the right stream, but not at the right place",
+}
+
+
+def _moves(side: Side, name: str, first: int, last: int) -> bool:
+    """Tell whether a generator's state changes from step to step, or inside one."""
+    seen: set[int] = set()
+    for step in range(first, last + 1):
+        head = side.head(step)
+        if head is not None:
+            seen.update(state for state in (head.rng_start.get(name), head.rng_forward.get(name)) if state is not None)
+        if len(seen) > 1:
+            return True
+    return False
+
+
+def _drawn_by_then(case: Case, finding: Finding) -> bool:
+    """Tell whether the generator moved up to and including the step that differs (seen at the next one)."""
+    last = case.divergence.step + 1
+    return any(_moves(side, finding.generator, case.leg.first, last) for side in (case.reference, case.leg)) or (
+        case.divergence.step in {case.leg.last, case.reference.last}
+    )
+
+
+def _same_positions(case: Case) -> bool:
+    heads = case.heads()
+    if heads is None or not heads[0].micros or not heads[1].micros:
+        return False
+    at = (case.divergence.micro or 1) - 1
+    micros = [h.micros[min(at, len(h.micros) - 1)] for h in heads]
+    return micros[0].indices is not None and micros[0].indices == micros[1].indices
+
+
+def _earlier(reference: Side, name: str, finding: Finding) -> int | None:
+    for step in range(1, finding.step):
+        head = reference.head(step)
+        if head is not None and finding.found in {head.rng_start.get(name), head.rng_forward.get(name)}:
+            return step
+    return None
+
+
+def _apart(case: Case, finding: Finding) -> int | None:
+    expected = case.reference.generator_state(finding.generator, finding.expected)
+    found = case.leg.generator_state(finding.generator, finding.found)
+    return None if expected is None or found is None else shift(expected, found)
+
+
+def _draws(apart: int) -> str:
+    count = abs(apart)
+    return f"{count:,} 32-bit draw{'s' if count != 1 else ''} {'ahead of' if apart > 0 else 'behind'}"
+
+
+def _generators_of(head: StepHead) -> set[str]:
+    return set(head.rng_start) | set(head.rng_forward)
+
+
+def _state(head: StepHead, name: str) -> tuple[int | None, int | None]:
+    return head.rng_start.get(name), head.rng_forward.get(name)
+
+
+RULES = (shared_streams, generators)
