@@ -11,7 +11,6 @@ between them, an averaged copy of the weights that training never reads, and a s
 """
 
 import argparse
-import os
 import random
 from collections.abc import Iterator
 from importlib.metadata import distribution
@@ -152,7 +151,7 @@ class Training:
         path = folder / f"checkpoint-{self.batches:05}.pt"
         unfinished = path.with_suffix(".tmp")
         torch.save(state, unfinished)
-        os.replace(unfinished, path)
+        unfinished.replace(path)  # all of it or nothing
 
     def load(self, path: Path, forget: set[str]) -> None:
         state = torch.load(path)
