@@ -39,59 +39,76 @@ def join(reference: Side, leg: Leg, *, not_after: int | None = None, interrupted
         interrupted: the earlier legs, whose saved files are looked up if no state matches.
     """
     last = reference.last if not_after is None else min(not_after, reference.last)
-    for how, step in _searches(reference, leg, last, interrupted):
-        if step is not None:
-            return Joint(step, _micro(reference, leg, step), how)
+    for how, found in _searches(reference, leg, last, interrupted):
+        if found is not None:
+            return Joint(found[0], found[1], how)
     return Joint(None, 0, "nothing")
+
+
+Spot = tuple[int, int]
+"""Steps complete, and backward passes taken of the next one."""
 
 
 def _searches(
     reference: Side, leg: Leg, last: int, interrupted: Sequence[Placed]
-) -> Iterator[tuple[How, int | None]]:
+) -> Iterator[tuple[How, Spot | None]]:
     """Search ever more loosely: the whole state, most tensors in common, part of the state, the file loaded."""
     yield "state", _by_roots(reference, leg, last, SEAM_FACETS)
-    yield "part", _by_tensors(reference, leg, last)
+    step = _by_tensors(reference, leg, last)
+    yield "part", None if step is None else _inside(reference, leg, step)
     for part in _PARTS:
         yield "part", _by_roots(reference, leg, last, part)
-    yield "file", _by_file(leg, interrupted)
+    step = _by_file(leg, interrupted)
+    yield "file", None if step is None else (step, 0)
 
 
-def _by_roots(reference: Side, leg: Leg, last: int, facets: Iterable[str]) -> int | None:
-    candidates = [s for s in range(last + 1) if _same_state(reference.head(s + 1), leg.steps[0], facets)]
-    return _longest(reference, leg, candidates) if candidates else None
+def _by_roots(reference: Side, leg: Leg, last: int, facets: Iterable[str]) -> Spot | None:
+    spots = [spot for s in range(last + 1) for spot in _spots(reference.head(s + 1), s, leg.steps[0], tuple(facets))]
+    if len(spots) <= 1:
+        return spots[0] if spots else None
+    # Ties (a rate of 0, a skipped step, a window without buffers) go to the longest matching continuation, then to
+    # the spot that leaves as many passes as the leg took, then to the latest.
+    return max(spots, key=lambda spot: (_matching(reference, leg, spot), _fits(reference, leg, spot), spot))
 
 
-def _same_state(one: StepHead | None, other: StepHead, facets: Iterable[str]) -> bool:
+def _spots(one: StepHead | None, step: int, other: StepHead, facets: tuple[str, ...]) -> Iterator[Spot]:
+    """Yield where around a step of the reference the leg's first state is found."""
     if one is None:
-        return False
-    return all(one.roots.get(facet) == other.roots.get(facet) for facet in facets) and any(
-        facet in one.roots for facet in facets
-    )
+        return
+    fixed = [f for f in facets if f != "buffers"]
+    if not all(one.roots.get(f) == other.roots.get(f) for f in fixed) or not any(f in one.roots for f in facets):
+        return
+    if "buffers" not in facets or one.roots.get("buffers") == other.roots.get("buffers"):
+        yield step, 0
+    for micro in range(1, len(one.micros)):
+        if "buffers" not in facets or one.micros[micro].buffers == other.roots.get("buffers"):
+            yield step, micro
 
 
-def _longest(reference: Side, leg: Leg, candidates: list[int]) -> int:
-    """Return the candidate with the longest matching continuation; of equals the latest."""
-    if len(candidates) == 1:
-        return candidates[0]
-    return max(candidates, key=lambda step: (_matching(reference, leg, step), step))
-
-
-def _matching(reference: Side, leg: Leg, step: int) -> int:
-    count = 0
+def _matching(reference: Side, leg: Leg, spot: Spot) -> int:
+    """Count how many backward passes on both sides agree from here on."""
+    count, (step, skip) = 0, spot
     for local, head in enumerate(leg.steps, start=1):
         other = reference.head(step + local)
-        if other is None or any(other.roots.get(f) != head.roots.get(f) for f in (*SEAM_FACETS, "batch")):
+        if other is None or any(other.roots.get(f) != head.roots.get(f) for f in ("weights", "optimizer")):
             break
-        count += 1
+        for mine, theirs in zip(head.micros, other.micros[skip if local == 1 else 0 :], strict=False):
+            if mine.batch != theirs.batch:
+                return count
+            count += 1
     return count
 
 
-def _micro(reference: Side, leg: Leg, step: int) -> int:
-    """Return how many backward passes of its first step the leg did not take itself."""
-    expected, head = reference.head(step + 1), leg.steps[0]
-    if expected is None or len(head.micros) >= len(expected.micros) or not head.micros:
-        return 0
-    return len(expected.micros) - len(head.micros)
+def _fits(reference: Side, leg: Leg, spot: Spot) -> bool:
+    head = reference.head(spot[0] + 1)
+    return head is not None and len(head.micros) - spot[1] == len(leg.steps[0].micros)
+
+
+def _inside(reference: Side, leg: Leg, step: int) -> Spot:
+    """Return the spot in a step that leaves as many backward passes as the leg took."""
+    head = reference.head(step + 1)
+    missing = len(head.micros) - len(leg.steps[0].micros) if head is not None and leg.steps[0].micros else 0
+    return step, max(0, missing)
 
 
 def _by_tensors(reference: Side, leg: Leg, last: int) -> int | None:

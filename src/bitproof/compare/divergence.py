@@ -73,6 +73,8 @@ def step_deltas(reference: Side, leg: Placed, step: int, noise: frozenset[str] =
     for facet in RESULT_FACETS:
         if facet in {"batch", "loss"}:
             yield from _work_deltas(reference, leg, step, facet, one, other)
+        elif facet == "buffers" and step == leg.first and leg.micro:
+            yield from _buffers_in_window(reference, leg, step, one, other)
         elif facet in one.roots and facet in other.roots and one.roots[facet] != other.roots[facet]:
             delta = _facet_delta(reference, leg, step, facet)
             if delta is not None:
@@ -112,6 +114,19 @@ def _facet_delta(reference: Side, leg: Placed, step: int, facet: str) -> Delta |
         _check_same_model(left, right)
     names = differing(left, right)
     return Delta(facet, names, len(set(left.names) | set(right.names))) if names else None
+
+
+def _buffers_in_window(
+    reference: Side, leg: Placed, step: int, one: StepHead, other: StepHead
+) -> Iterator[Delta]:
+    """Compare buffers where a leg joins inside a step: earlier passes of the step have moved them already."""
+    if one.micros[leg.micro].buffers == other.roots.get("buffers"):
+        return
+    details = reference.detail(step), leg.detail(step)
+    if details[0] is None or details[1] is None or (expected := details[0].buffers[leg.micro]) is None:
+        yield Delta("buffers", (), 0)
+    elif names := differing(expected, details[1].facets["buffers"]):
+        yield Delta("buffers", names, len(expected.names))
 
 
 def _work_deltas(

@@ -9,6 +9,7 @@ from typing import Any
 
 from bitproof.errors import LaunchError
 from bitproof.trail.attach import attach_for_life
+from bitproof.trail.reader import notes
 from bitproof.trail.recorder import Settings
 
 INJECT = Path(__file__).parent / "inject"
@@ -58,3 +59,26 @@ def check_command(command: Sequence[str]) -> None:
             "Write the command after `--` as you would type it in a shell, for example: -- python train.py"
         )
         raise LaunchError(msg)
+
+
+def why_nothing(trail: Path, command: Sequence[str], leg: int = 1) -> str:
+    """Explain why a command left no steps behind."""
+    said = [note for note in notes(trail) if note.get("leg") == leg]
+    problems = [str(note["problem"]) for note in said if "problem" in note]
+    if problems:
+        return f"{problems[0]}. Install bitproof into the interpreter that trains."
+    if any(note.get("torch") for note in said):
+        return (
+            "the command imported torch and took no optimizer step. Give it a command that trains at least one step "
+            "with a torch.optim optimizer."
+        )
+    ignored = [flag for flag in command if flag in {"-I", "-E", "-S", "-Is", "-IS"}]
+    if ignored:
+        return (
+            f"Python's option {ignored[0]} makes it ignore PYTHONPATH or sitecustomize, through which bitproof gets in. "
+            "Leave it out, or use `with bitproof.recording(...)` in the script."
+        )
+    return (
+        "no process below the command imported torch. Check that the command trains, and that it does not clear "
+        "PYTHONPATH; inside a script, `with bitproof.recording(...)` works without it."
+    )

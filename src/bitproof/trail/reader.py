@@ -28,6 +28,8 @@ class Detail:
     facets: dict[str, Tensors]
     batches: tuple[Tensors, ...]
     losses: tuple[Tensors, ...]
+    buffers: tuple[Tensors | None, ...]
+    """A micro-step each; None for the first."""
 
 
 @dataclass
@@ -93,7 +95,10 @@ class Leg:
         detail = _decode(self.path, row[0], StepDetail)
         facets = {self._layouts[r.layout].facet: self.tensors(r) for r in detail.rows}
         return Detail(
-            facets, tuple(self.tensors(r) for r in detail.batches), tuple(self.tensors(r) for r in detail.losses)
+            facets,
+            tuple(self.tensors(r) for r in detail.batches),
+            tuple(self.tensors(r) for r in detail.losses),
+            tuple(self.tensors(r) if r is not None else None for r in detail.buffers),
         )
 
 

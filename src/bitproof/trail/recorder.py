@@ -73,6 +73,8 @@ class Micro:
     losses: list[Seen] = field(default_factory=list)
     loss_value: float | None = None
     loader: int | None = None
+    buffers: dict[str, tuple[str, int, bytes]] = field(default_factory=dict)
+    rng: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -131,6 +133,8 @@ class Recorder:
         self.registry = Registry()
         self.on_boundary: Callable[[int, int, int], None] | None = None
         """Called after each backward pass (step, micro-step, 0) and each update (step, 0, updates so far)."""
+        self.on_work: Callable[[int], None] | None = None
+        """Called when the work of a step begins, before its first backward pass."""
         self.on_first_state: Callable[[dict[str, int]], None] | None = None
         """Called once, with the roots of the first state, before the first update."""
         self.step = 0
@@ -194,6 +198,10 @@ class Recorder:
             window.rng_forward = self._generators.read()
         self._see_model(model, module.training)
         micro = window.open_micro
+        if window.micros and not micro.rng:
+            # A leg may join here, in the middle of an accumulation window.
+            micro.rng = self._generators.read()
+            micro.buffers = self._buffers_of(model)
         if module.training and micro.from_eval:
             # An evaluation that forgot no_grad came before: what it was given did not enter the step.
             micro.inputs, micro.used, micro.from_eval = [], [], False
@@ -221,6 +229,8 @@ class Recorder:
         if self._backward > 1:
             return
         window = self._window
+        if not window.micros and self._depth == 0:
+            self._work_begins()
         micro = window.open_micro
         for i, root in enumerate(roots):
             micro.losses.append(self._see(f"loss{i or ''}", root.detach()))
@@ -235,8 +245,6 @@ class Recorder:
         window.yielded = [y for y in pending if y not in micro.used][-4:] if micro.used else []
         window.micros.append(micro)
         window.open_micro = Micro()
-        if self._depth == 0:
-            self._last = None
 
     def backward_ends(self) -> None:
         """Note the end of a backward pass."""
@@ -259,7 +267,9 @@ class Recorder:
         """
         self._depth += 1
         self._updates += 1
-        window = self._joined(closure=closure) if self._depth == 1 else self._window
+        if closure and self._depth == 1 and not self._window.micros:
+            self._work_begins()
+        window = self._joined() if self._depth == 1 else self._window
         self._capture_state(window, optimizer)
         if not closure:
             self._capture_gradients(window, optimizer)
@@ -281,7 +291,7 @@ class Recorder:
 
     def update_skipped(self, optimizer: torch.optim.Optimizer) -> None:
         """Note an update that the gradient scaler did not let through."""
-        window = self._joined(closure=False)
+        window = self._joined()
         self._capture_state(window, optimizer)
         self._capture_gradients(window, optimizer)
         self._count_update(skipped=True)
@@ -292,13 +302,19 @@ class Recorder:
 
     def mark_skipped(self) -> None:
         """Note, after the fact, that the latest update was skipped inside a fused optimizer."""
-        if self._last is not None and not self._last.skipped:
-            self._last.skipped = True
-            self._write(self._last)
+        if self._latest is not None and not self._latest.skipped:
+            self._latest.skipped = True
+            self._write(self._latest)
 
-    def _joined(self, *, closure: bool) -> Window:
-        """Return the step that an update belongs to: the previous one if no backward pass came between."""
-        if self._last is not None and not closure and not self._window.micros and not self._backward:
+    def _work_begins(self) -> None:
+        """Leave the previous step: no further update joins it."""
+        if self.on_work is not None:
+            self.on_work(self.step + 1)
+        self._last = None
+
+    def _joined(self) -> Window:
+        """Return the step that an update belongs to: the previous one if no work began since."""
+        if self._last is not None:
             # What was seen since the previous update belongs to the next step, which starts again after this one.
             self._window, self._carried = self._last, self._window
         return self._window
@@ -335,17 +351,17 @@ class Recorder:
             return
         window.models[key] = model
         (window.eval_models.discard if training else window.eval_models.add)(key)
-        buffers = window.facet("buffers")
-        for named in model.buffers:
-            tensor = named.tensor()
-            if tensor is not None:
-                buffers[named.name] = self._entry("buffers", tensor)
-                window.remembered.append(("buffers", named.name, named.tensor))
+        window.facet("buffers").update(self._buffers_of(model))
+        window.remembered += [("buffers", named.name, named.tensor) for named in model.buffers]
         mode = window.facet("mode")
         for name, reference in model.modules:
             module = reference()
             if module is not None:
                 mode[name or type(module).__name__] = ("value", 2 if module.training else 1, b"")
+
+    def _buffers_of(self, model: Model) -> dict[str, tuple[str, int, bytes]]:
+        alive = ((named.name, named.tensor()) for named in model.buffers)
+        return {name: self._entry("buffers", tensor) for name, tensor in alive if tensor is not None}
 
     def _capture_state(self, window: Window, optimizer: torch.optim.Optimizer) -> None:
         name = self._optimizer_name(optimizer)
@@ -510,12 +526,13 @@ class Recorder:
     def _head(self, window: Window) -> tuple[StepHead, StepDetail]:
         rows = [self.row(facet, entries) for facet, entries in window.facets.items()]
         roots = {facet: self._root(entries) for facet, entries in window.facets.items()}
-        micros, batches, losses = [], [], []
+        micros, batches, losses, buffers = [], [], [], []
         for micro in window.micros:
             batch = {seen.name: (seen.kind, seen.digest, b"") for seen in self._batch_of(micro)}
             loss = {seen.name: (seen.kind, seen.digest, b"") for seen in micro.losses}
             batches.append(self.row("batch", batch))
             losses.append(self.row("loss", loss))
+            buffers.append(self.row("buffers", micro.buffers) if micro.rng else None)
             samples = next((seen.samples for seen in self._batch_of(micro) if seen.samples), [])
             indices = [i for used in micro.used for i in used.indices or []] or None
             micros.append(
@@ -526,6 +543,8 @@ class Recorder:
                     loss=self._root(loss) if loss else None,
                     loss_value=micro.loss_value,
                     loader=micro.loader,
+                    buffers=self._root(micro.buffers) if micro.rng else None,
+                    rng=micro.rng,
                 )
             )
         if any(m.batch is not None for m in micros):
@@ -543,7 +562,7 @@ class Recorder:
             seconds=time.monotonic() - self._started,
             rate=window.rate if window.rate is None or math.isfinite(window.rate) else None,
         )
-        return head, StepDetail(rows, batches, losses)
+        return head, StepDetail(rows, batches, losses, buffers)
 
     def _batch_of(self, micro: Micro) -> list[Seen]:
         inputs = list(micro.inputs)

@@ -70,6 +70,10 @@ class MicroHead(msgspec.Struct, array_like=True):
     loss_value: float | None
     loader: int | None
     """Digest of what the data loader yielded (evidence, as it may run ahead of the model)."""
+    buffers: int | None = None
+    """Root digest of the buffers before this pass, for the second and further ones of a step."""
+    rng: dict[str, int] = {}
+    """Generators when the model is called, for the second and further passes of a step."""
 
 
 class StepHead(msgspec.Struct, array_like=True):
@@ -101,6 +105,8 @@ class StepDetail(msgspec.Struct, array_like=True):
     batches: list[TensorRow]
     """One a micro-step."""
     losses: list[TensorRow]
+    buffers: list[TensorRow | None] = []
+    """One a micro-step; None for the first, whose buffers are a facet of the step."""
 
 
 class Event(msgspec.Struct, array_like=True):

@@ -83,10 +83,13 @@ def findings(reference: Side, leg: Placed, step: int) -> list[Finding]:
     one, other = reference.head(step), leg.head(step)
     if one is None or other is None:
         return []
+    phases = [(one.rng_start, other.rng_start), (one.rng_forward, other.rng_forward)]
+    if step == leg.first and leg.micro:
+        phases = [(one.micros[leg.micro].rng, other.rng_forward)]
     found = []
     for name in sorted(_generators_of(one) & _generators_of(other)):
-        for phase in ("rng_start", "rng_forward"):
-            expected, actual = getattr(one, phase).get(name), getattr(other, phase).get(name)
+        for before, now in phases:
+            expected, actual = before.get(name), now.get(name)
             if expected is not None and actual is not None and expected != actual:
                 found.append(Finding(name, step, expected, actual))
                 break

@@ -1,0 +1,196 @@
+"""Run one leg: start it, watch it, end its whole process tree."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import psutil
+
+from bitproof.errors import LaunchError
+
+MARKER = "BITPROOF_PROOF"
+"""Environment variable by which processes of a proof are found, also after their parents are gone."""
+_POLL = 0.02
+_LAST_LINES = 20
+_GRACE = 60.0
+"""Seconds for a leg to end by itself after a signal that it may handle."""
+_KILL_PATIENCE = 10.0
+
+Ending = Literal["ended", "killed", "stopped", "failed", "timed-out"]
+
+
+class Reached(msgspec.Struct):
+    """What a process writes when it is where it was to be cut off."""
+
+    kind: Literal["fault", "stop"]
+    rank: int
+    world_size: int
+    step: int
+    micro: int
+    path: str | None = None
+    """For a fault during a save: the file left half written."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How a leg ended."""
+
+    ending: Ending
+    status: int | None
+    reached: Reached | None
+    lines: list[str]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Start:
+    """How to start a leg.
+
+    Args:
+        command: program and arguments.
+        environment: of the process.
+        log: file for everything it prints.
+        control: folder through which the processes say where they are.
+        marker: of the proof.
+        signal_number: sent at the fault; anything but SIGKILL lets the leg end by itself.
+        timeout: seconds after which it is ended; None for never.
+    """
+
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    log: Path
+    control: Path
+    marker: str
+    signal_number: int = signal.SIGKILL
+    timeout: float | None = None
+
+
+def run(start: Start, watch: Callable[[float], None]) -> Finished:
+    """Run a leg to its end, its fault or its timeout; no process of it is left afterwards.
+
+    Args:
+        start: how to start it.
+        watch: called every now and then with the seconds since the start.
+
+    Raises:
+        LaunchError: the program could not be started.
+    """
+    start.control.mkdir(parents=True, exist_ok=True)
+    begun = time.monotonic()
+    with start.log.open("wb") as log:
+        process = _popen(start, log)
+        try:
+            ending, reached = _follow(process, start, begun, watch)
+        finally:
+            kill_tree(start.marker, process.pid)
+            process.wait()
+    return Finished(ending, process.returncode, reached, last_lines(start.log), time.monotonic() - begun)
+
+
+def _popen(start: Start, log: object) -> "subprocess.Popen[bytes]":
+    try:
+        return subprocess.Popen(
+            list(start.command),
+            env={**start.environment, MARKER: start.marker},
+            stdin=subprocess.DEVNULL,
+            stdout=log,  # type: ignore[arg-type]
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as error:
+        msg = f"cannot start the command {start.command[0]!r}: {error.strerror}"
+        raise LaunchError(msg) from error
+
+
+def _follow(
+    process: "subprocess.Popen[bytes]", start: Start, begun: float, watch: Callable[[float], None]
+) -> tuple[Ending, Reached | None]:
+    stops: dict[int, Reached] = {}
+    while True:
+        status = process.poll()
+        fault, stops = _read_control(start.control)
+        if fault is not None:
+            return _strike(process, start, begun, watch), fault
+        if stops and len(stops) >= next(iter(stops.values())).world_size:
+            return "stopped", next(iter(stops.values()))
+        if status is not None:
+            return ("ended" if status == 0 else "failed"), None
+        elapsed = time.monotonic() - begun
+        if start.timeout is not None and elapsed > start.timeout:
+            return "timed-out", None
+        watch(elapsed)
+        time.sleep(_POLL)
+
+
+def _strike(
+    process: "subprocess.Popen[bytes]", start: Start, begun: float, watch: Callable[[float], None]
+) -> Ending:
+    if start.signal_number == signal.SIGKILL:
+        kill_tree(start.marker, process.pid)
+        return "killed"
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, start.signal_number)
+    (start.control / "go").touch()
+    deadline = time.monotonic() + _GRACE
+    while process.poll() is None and time.monotonic() < deadline:
+        watch(time.monotonic() - begun)
+        time.sleep(_POLL)
+    return "killed"
+
+
+def _read_control(control: Path) -> tuple[Reached | None, dict[int, Reached]]:
+    stops = {}
+    for path in control.glob("reached-*.json"):
+        reached = msgspec.json.decode(path.read_bytes(), type=Reached)
+        if reached.kind == "fault":
+            return reached, {}
+        stops[reached.rank] = reached
+    return None, stops
+
+
+def kill_tree(marker: str, root: int | None = None) -> None:
+    """End every process of a proof: those below ``root``, and those that carry its marker."""
+    deadline = time.monotonic() + _KILL_PATIENCE
+    while time.monotonic() < deadline:
+        found = [p for p in _tree(marker, root) if p.pid != os.getpid()]
+        if not found:
+            return
+        for process in found:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        psutil.wait_procs(found, timeout=0.2)
+
+
+def _tree(marker: str, root: int | None) -> Iterable[psutil.Process]:
+    found: dict[int, psutil.Process] = {}
+    if root is not None:
+        with contextlib.suppress(psutil.Error):
+            top = psutil.Process(root)
+            found |= {p.pid: p for p in [top, *top.children(recursive=True)]}
+    for process in psutil.process_iter():
+        # Another user's process, or one that is just gone, is none of ours.
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get(MARKER) == marker:
+                found[process.pid] = process
+    return [p for p in found.values() if _alive(p)]
+
+
+def _alive(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def last_lines(log: Path) -> list[str]:
+    """Return the last lines that a leg printed."""
+    text = log.read_bytes()[-20_000:].decode("utf-8", "replace")
+    lines = [line.rstrip() for line in text.replace("\r", "\n").splitlines() if line.strip()]
+    return lines[-_LAST_LINES:]
