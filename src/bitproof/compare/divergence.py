@@ -31,6 +31,9 @@ class Comparison:
     identical: int
     divergence: Divergence | None
     unseen: tuple[str, ...]
+    saved: Divergence | None = None
+    """The first difference in what is saved. It is the divergence if training is equal to its end; before a
+    divergence in training it is evidence of what led there."""
 
 
 def walk(reference: Side, leg: Placed, *, upto: int | None = None, noise: frozenset[str] = frozenset()) -> Comparison:
@@ -48,25 +51,25 @@ def walk(reference: Side, leg: Placed, *, upto: int | None = None, noise: frozen
     last = min(reference.last, leg.last) if upto is None else min(reference.last, leg.last, upto)
     compared = identical = 0
     first: Divergence | None = None
+    saved: Divergence | None = None
     for step in range(leg.first, last + 1):
         compared += 1
-        delta = step_delta(reference, leg, step, noise)
-        if delta is None:
-            identical += first is None
-        elif first is None:
+        delta = next(step_deltas(reference, leg, step), None) if first is None else None
+        if delta is not None:
             first = _divergence(step, leg, delta)
+        identical += first is None
+        if first is None and saved is None:
+            kept = next(saved_deltas(reference, leg, step, noise), None)
+            saved = None if kept is None else _divergence(step, leg, kept)
     if first is None and upto is None:
-        first = _end(reference, leg, noise)
-    return Comparison(compared, identical, first, _unseen(reference, leg))
+        first = _end(reference, leg)
+    if first is None and saved is not None:
+        first, identical = saved, saved.step - leg.first
+    return Comparison(compared, identical, first, _unseen(reference, leg), saved)
 
 
-def step_delta(reference: Side, leg: Placed, step: int, noise: frozenset[str] = frozenset()) -> Delta | None:
-    """Return how a step first differs, in causal order; None if it does not."""
-    return next(step_deltas(reference, leg, step, noise), None)
-
-
-def step_deltas(reference: Side, leg: Placed, step: int, noise: frozenset[str] = frozenset()) -> Iterator[Delta]:
-    """Yield how each facet of a step differs, in causal order."""
+def step_deltas(reference: Side, leg: Placed, step: int) -> Iterator[Delta]:
+    """Yield how each facet of a step differs, in causal order; what is saved after it is not looked at."""
     one, other = reference.head(step), leg.head(step)
     if one is None or other is None:
         return
@@ -79,7 +82,6 @@ def step_deltas(reference: Side, leg: Placed, step: int, noise: frozenset[str] =
             delta = _facet_delta(reference, leg, step, facet)
             if delta is not None:
                 yield delta
-    yield from _saved_deltas(reference, leg, step, noise)
 
 
 def differing(one: Tensors, other: Tensors) -> tuple[str, ...]:
@@ -94,7 +96,7 @@ def differing(one: Tensors, other: Tensors) -> tuple[str, ...]:
 
 def shown(names: tuple[str, ...] | list[str]) -> list[str]:
     """Return the first few names without the model's name before them."""
-    return [name.split("/", 1)[-1] for name in list(names)[:_MOST_NAMES]]
+    return [name.rsplit("/", 1)[-1] for name in list(names)[:_MOST_NAMES]]
 
 
 def saved_noise(reference: Side, leg: Placed) -> frozenset[str]:
@@ -154,7 +156,8 @@ def _work_deltas(
         yield Delta(facet, (f"{len(left)} backward passes expected, {len(right)} taken",), 1)
 
 
-def _saved_deltas(reference: Side, leg: Placed, step: int, noise: frozenset[str]) -> Iterator[Delta]:
+def saved_deltas(reference: Side, leg: Placed, step: int, noise: frozenset[str]) -> Iterator[Delta]:
+    """Yield how what is saved after a step differs."""
     for one, other in _paired_saves(reference, leg, step):
         names = tuple(n for n in _differing_leaves(reference, leg, one, other) if n not in noise)
         if names and one.saved is not None:
@@ -198,7 +201,7 @@ def _tensors(side: Side, event: Event) -> Tensors | None:
     return holder.leg.tensors(event.saved) if holder is not None and event.saved is not None else None
 
 
-def _end(reference: Side, leg: Placed, noise: frozenset[str]) -> Divergence | None:
+def _end(reference: Side, leg: Placed) -> Divergence | None:
     """Compare where and how the two end."""
     if reference.last != leg.last:
         if leg.leg.ended is None and leg.last < reference.last:

@@ -1,6 +1,6 @@
 """From trails to a verdict."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -118,10 +118,10 @@ def judge(chains: Sequence[Chain], *, controlled: bool, kills: Sequence[Moment] 
         seams=seams,
         divergence=result.divergence,
         causes=causes,
-        latent=_unblamed(chain_, causes),
+        latent=_unblamed(chain_, result),
         environment=_differences(chain_, leg),
         unseen=sorted({what for _, _, r in results for what in r.unseen}),
-        picture=draw(chain_.reference, chain_.legs[:-1], chain_.last, result.divergence),
+        picture=draw(chain_.reference, chain_.legs[:-1], chain_.last, result.divergence, _noise(chain_)),
     )
 
 
@@ -151,21 +151,18 @@ def _chain_of_trails(reference: Trail, other: Trail, rank: int) -> Chain:
 
 def _first_finding(c: Chain) -> tuple[Placed, Comparison]:
     """Walk the legs in order: a control leg that differs comes before any blame on a resume."""
-    noise: frozenset[str] = frozenset()
-    result: Comparison | None = None
-    for i, leg in enumerate(c.legs):
-        if not leg.leg.steps:
-            continue
-        fresh = len(c.joints) < len(c.legs) and i == 0
-        if fresh and len(c.legs) > 1:
-            # What two equal runs save differently is noise: times, paths.
-            noise = saved_noise(c.reference, leg)
-        upto = leg.last if leg is not c.last else None
-        result = walk(c.reference, leg, upto=upto, noise=noise)
+    noise = _noise(c)
+    for leg in c.legs[:-1]:
+        result = walk(c.reference, leg, upto=leg.last, noise=noise)
         if result.divergence is not None:
             return leg, result
-    assert result is not None
-    return c.last, result
+    return c.last, walk(c.reference, c.last, noise=noise)
+
+
+def _noise(c: Chain) -> frozenset[str]:
+    """What the first leg, which starts as the reference did, saves otherwise is noise: times, paths."""
+    fresh = len(c.legs) > len(c.joints) and len(c.legs) > 1
+    return saved_noise(c.reference, c.legs[0]) if fresh else frozenset()
 
 
 def _order(found: tuple[Chain, Placed, Comparison]) -> tuple[int, int]:
@@ -190,6 +187,7 @@ def _explained(
         interrupted=c.legs[:-1],
         environment=tuple(_differences(c, leg)),
         controlled=controlled,
+        saved=result.saved,
         peers=tuple((p.reference, p.last) for p in chains if p is not c),
     )
     control = joint is None and len(c.legs) > 1
@@ -219,12 +217,9 @@ def _not_resumed(c: Chain, leg: Placed) -> Cause:
     return made("not-resumed", "certain", "the resumed leg started again from the beginning", evidence, None)
 
 
-def _unblamed(c: Chain, causes: Iterable[Cause]) -> list[Latent]:
-    blamed = " ".join(cause.summary for cause in causes if cause.code.startswith("rng"))
-    leg = c.last
-    if not leg.leg.steps:
-        return []
-    return [item for item in latent(c.reference, leg) if item.summary.split("'")[0] not in blamed]
+def _unblamed(c: Chain, result: Comparison) -> list[Latent]:
+    """List generators that differ and matter to nobody; where the legs part, one that is drawn from may matter."""
+    return latent(c.reference, c.last, also_drawn=result.divergence is None) if c.last.leg.steps else []
 
 
 def _seams(c: Chain, kills: Sequence[Moment]) -> list[Seam]:

@@ -3,13 +3,15 @@
 import itertools
 from collections.abc import Iterator, Sequence
 
-from bitproof.compare.divergence import step_deltas
+from bitproof.compare.divergence import saved_deltas, step_deltas
 from bitproof.compare.timeline import Placed, Side, Timeline
 from bitproof.compare.verdict import Cell, Curve, Divergence, LegSpan, Picture
 from bitproof.trail.records import RESULT_FACETS
 
 
-def draw(reference: Timeline, interrupted: Sequence[Placed], resumed: Placed, divergence: Divergence | None) -> Picture:
+def draw(
+    reference: Timeline, interrupted: Sequence[Placed], resumed: Placed, divergence: Divergence | None, noise: frozenset[str]
+) -> Picture:
     """Collect the legs' spans, the grid of facets × steps and the loss curves."""
     spans = [
         LegSpan(leg="reference", first=1, last=reference.last, ending=_ending(reference.legs[-1])),
@@ -21,7 +23,7 @@ def draw(reference: Timeline, interrupted: Sequence[Placed], resumed: Placed, di
         *(_curve("interrupted", p, p.first, p.last) for p in interrupted),
         _curve("resumed", resumed, resumed.first, resumed.last),
     ]
-    return Picture(spans, list(_cells(reference, resumed, divergence)), curves)
+    return Picture(spans, list(_cells(reference, resumed, divergence, noise)), curves)
 
 
 def _ending(placed: Placed) -> str:
@@ -37,11 +39,14 @@ def _curve(name: str, side: Side, first: int, last: int) -> Curve:
     return Curve(leg=name, steps=steps, losses=losses)  # type: ignore[arg-type]
 
 
-def _cells(reference: Timeline, resumed: Placed, divergence: Divergence | None) -> Iterator[Cell]:
+def _cells(
+    reference: Timeline, resumed: Placed, divergence: Divergence | None, noise: frozenset[str]
+) -> Iterator[Cell]:
     states: dict[str, list[tuple[int, str]]] = {facet: [] for facet in (*RESULT_FACETS, "saved")}
     for step in range(resumed.first, min(reference.last, resumed.last) + 1):
         one, other = reference.head(step), resumed.head(step)
-        different = {delta.facet for delta in step_deltas(reference, resumed, step)}
+        deltas = (*step_deltas(reference, resumed, step), *saved_deltas(reference, resumed, step, noise))
+        different = {delta.facet for delta in deltas}
         for facet, row in states.items():
             seen = one is not None and other is not None and facet in one.roots and facet in other.roots
             if divergence is not None and (step, facet) == (divergence.step, divergence.facet):

@@ -8,45 +8,12 @@ from typing import Any
 
 import msgspec
 
+from bitproof.prove.orders import WRITES, Orders, state_key
 from bitproof.prove.process import Reached
 from bitproof.prove.writers import watch_writers
 from bitproof.trail.attach import attach_for_life
-from bitproof.trail.recorder import Recorder, Settings
-from bitproof.trail.records import SEAM_FACETS
-
-
-WRITES = "writes"
-"""Below the control folder: the files that a leg wrote, a line each."""
-
-
-class Orders(msgspec.Struct):
-    """What the agent is told, as JSON in the environment.
-
-    Args:
-        control: folder through which it answers.
-        step: cut off after this step of the run, or inside it if ``micro`` is given; None for no such fault.
-        micro: after this backward pass of the step.
-        updates: optimizer calls that make up the step.
-        rank: whose turn it is.
-        stop_after: end, undamaged, after this step of the run.
-        states: file with the steps at which the reference had which state; for resumed legs.
-        not_after: step at which the previous leg was cut off.
-        write: leave the n-th file that is written below ``outputs`` half written.
-        outputs: folders whose files count.
-        patient: wait to be signalled, then go on; else wait to be killed.
-    """
-
-    control: str
-    step: int | None = None
-    micro: int = 0
-    updates: int = 1
-    rank: int = 0
-    stop_after: int | None = None
-    states: str | None = None
-    not_after: int = 0
-    write: int | None = None
-    outputs: list[str] = []
-    patient: bool = False
+from bitproof.trail.recorder import Recorder
+from bitproof.trail.settings import Settings
 
 
 def attach(settings: Mapping[str, Any]) -> None:
@@ -125,8 +92,3 @@ class Agent:
         go = Path(self._orders.control) / "go"
         while not (self._orders.patient and go.exists()):
             time.sleep(0.01)
-
-
-def state_key(roots: Mapping[str, int]) -> str:
-    """Return the key under which the reference's states are looked up."""
-    return " ".join(f"{roots.get(facet, 0):x}" for facet in SEAM_FACETS)

@@ -18,8 +18,8 @@ from bitproof.compare.timeline import Timeline
 from bitproof.compare.verdict import Cause, Divergence, Moment, Reason, Seam, Steps, Trails, Verdict, worst
 from bitproof.errors import UsageError
 from bitproof.prove import outputs, plan
-from bitproof.prove.agent import WRITES, Orders, state_key
 from bitproof.prove.guard import Guard
+from bitproof.prove.orders import WRITES, Orders, state_key
 from bitproof.prove.process import Finished, Start, run
 from bitproof.trail.launch import check_command, child_environment, why_nothing
 from bitproof.trail.reader import Trail, notes, read_trail

@@ -13,7 +13,8 @@ import msgspec
 from bitproof import environment
 from bitproof.__about__ import __version__
 from bitproof.trail.probes.patching import Detach
-from bitproof.trail.recorder import Recorder, Settings
+from bitproof.trail.recorder import Recorder
+from bitproof.trail.settings import Settings
 
 NOTES = "notes"
 """Below a trail: what processes that took no step have to say."""

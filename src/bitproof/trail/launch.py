@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from bitproof.errors import LaunchError
-from bitproof.trail.attach import attach_for_life
 from bitproof.trail.reader import notes
-from bitproof.trail.recorder import Settings
+from bitproof.trail.settings import Settings
 
 INJECT = Path(__file__).parent / "inject"
 VARIABLE = "BITPROOF_AGENT"
@@ -44,6 +43,8 @@ def child_environment(
 
 def attach_recorder(settings: Mapping[str, Any]) -> None:
     """Attach the recorder in a process that has just imported torch."""
+    from bitproof.trail.attach import attach_for_life  # noqa: PLC0415  # imports torch, and the launcher must not
+
     attach_for_life(Settings(Path(settings["trail"]), settings["leg"], settings["every"]))
 
 

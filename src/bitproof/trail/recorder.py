@@ -11,7 +11,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,6 +30,7 @@ from bitproof.trail.records import (
     TensorRow,
     pack_digests,
 )
+from bitproof.trail.settings import Settings
 from bitproof.trail.site import user_line
 
 KEEP_LATEST = 1_000
@@ -73,6 +73,7 @@ class Micro:
     losses: list[Seen] = field(default_factory=list)
     loss_value: float | None = None
     loader: int | None = None
+    indices: list[int] | None = None
     buffers: dict[str, tuple[str, int, bytes]] = field(default_factory=dict)
     rng: dict[str, int] = field(default_factory=dict)
 
@@ -100,21 +101,6 @@ class Window:
     def facet(self, name: str) -> dict[str, tuple[str, int, bytes]]:
         """Return the facet's entries (name → kind, digest, sketch), to add to."""
         return self.facets.setdefault(name, {})
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How to record.
-
-    Args:
-        trail: the folder.
-        leg: the leg's number, from 1.
-        every: beyond the latest 1,000 steps, details are kept for each ``every``-th step.
-    """
-
-    trail: Path
-    leg: int = 1
-    every: int = 100
 
 
 class Recorder:
@@ -238,8 +224,11 @@ class Recorder:
                 micro.loss_value = float(root.detach())
         pending = window.yielded
         fresh = [y for y in pending if y not in micro.used]
-        if not micro.used and len(fresh) > 0 and not micro.inputs:
+        if not micro.used and not micro.inputs:
             micro.used = fresh
+        elif not micro.used and len(fresh) == 1:
+            # The model was given something made from it: where the samples come from is known all the same.
+            micro.indices = fresh[0].indices
         if pending:
             micro.loader = combine(leaf.digest for y in (micro.used or pending) for leaf in y.leaves)
         window.yielded = [y for y in pending if y not in micro.used][-4:] if micro.used else []
@@ -534,7 +523,7 @@ class Recorder:
             losses.append(self.row("loss", loss))
             buffers.append(self.row("buffers", micro.buffers) if micro.rng else None)
             samples = next((seen.samples for seen in self._batch_of(micro) if seen.samples), [])
-            indices = [i for used in micro.used for i in used.indices or []] or None
+            indices = [i for used in micro.used for i in used.indices or []] or micro.indices
             micros.append(
                 MicroHead(
                     batch=self._root(batch) if batch else None,

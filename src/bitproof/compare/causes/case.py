@@ -23,6 +23,7 @@ class Case:
         interrupted: the earlier legs.
         environment: how the two environments differ.
         controlled: the reference was repeated, and came out the same up to the divergence.
+        saved: the first difference in what is saved, if it came before the divergence.
         peers: the other ranks' (reference, leg).
     """
 
@@ -33,6 +34,7 @@ class Case:
     interrupted: tuple[Placed, ...] = ()
     environment: tuple[Difference, ...] = ()
     controlled: bool = False
+    saved: Divergence | None = None
     peers: tuple[tuple[Timeline, Placed], ...] = field(default=())
 
     @property

@@ -104,12 +104,8 @@ def _moved(case: Case, found: _Found, equal_at: list[int], surest: Confidence, w
 
 def _starts(case: Case) -> set[int]:
     """Return the positions of batches with which the run or a loader's iteration starts."""
-    begun = {step for step, _ in case.reference.events("loader-started")}
-    firsts = {0}
-    for i, batch in enumerate(case.batches):
-        if batch.micro == 0 and batch.step - 1 in begun:
-            firsts.add(i)
-    return firsts
+    begun = {(step + 1, event.micro) for step, event in case.reference.events("loader-started")}
+    return {0} | {i for i, batch in enumerate(case.batches) if (batch.step, batch.micro) in begun}
 
 
 def _run_length(case: Case, at: int) -> int:

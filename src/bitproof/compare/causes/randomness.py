@@ -29,17 +29,16 @@ def generators(case: Case) -> Iterator[Made]:
     """Find generators that are drawn from and differ, where the work of a step is what differs."""
     if case.facet not in _WORK or not case.resumed:
         return
-    root = root_in_generators(case)
-    for finding in findings(case.reference, case.leg, case.divergence.step):
-        if not drawn(case.reference, case.leg, finding.generator):
-            continue
-        code, evidence = explain(case, finding)
-        confidence: Confidence = case.surest if root and _drawn_by_then(case, finding) else "possible"
-        if case.facet == "batch" and not root:
-            confidence = "likely" if _same_positions(case) else "possible"
-        summary = f"{finding.generator}'s generator {_SAID[code]}"
-        where = case.where("seed", generator=finding.generator) if code == "rng-reseeded" else None
-        yield made(code, confidence, summary, evidence, where)
+    found = [f for f in findings(case.reference, case.leg, case.divergence.step) if drawn(case.reference, case.leg, f.generator)]
+    explained = [(f.generator, *explain(case, f)) for f in found]
+    confidence: Confidence = case.surest if root_in_generators(case) else "possible"
+    for code in _SAID:
+        fits = [(name, evidence) for name, its, evidence in explained if its == code]
+        if fits:
+            names = " and ".join(name for name, _ in fits)
+            evidence = [f"{name}: {line}" for name, lines in fits for line in lines]
+            where = case.where("seed", generator=fits[0][0]) if code == "rng-reseeded" else None
+            yield made(code, confidence, f"the generator of {names} {_SAID[code]}", evidence, where)
 
 
 def shared_streams(case: Case) -> Iterator[Made]:
@@ -68,11 +67,12 @@ def shared_streams(case: Case) -> Iterator[Made]:
 def root_in_generators(case: Case) -> bool:
     """Tell whether a generator that differs explains the divergence by itself.
 
-    A batch that comes from a data loader has its own position, which a restored generator would not bring back.
+    Other positions in a data loader's dataset are no matter of a generator's state now: the loader has a position of
+    its own, which a restored generator would not bring back. Other content at the same positions is.
     """
     if not case.resumed or case.facet not in _WORK:
         return False
-    if case.facet == "batch" and case.uses_loader:
+    if case.facet == "batch" and case.uses_loader and not _same_positions(case):
         return False
     found = findings(case.reference, case.leg, case.divergence.step)
     return any(drawn(case.reference, case.leg, f.generator) for f in found)
@@ -130,12 +130,20 @@ def explain(case: Case, finding: Finding) -> tuple[Code, list[str]]:
     return "rng-not-restored", evidence
 
 
-def latent(reference: Timeline, leg: Placed) -> list[Latent]:
-    """List generators that differ right after the seam without any consequence."""
+def latent(reference: Timeline, leg: Placed, *, also_drawn: bool) -> list[Latent]:
+    """List generators that differ right after the seam without any consequence.
+
+    Args:
+        reference: the one side.
+        leg: the other.
+        also_drawn: list also those that are drawn from, as the legs are equal all the same.
+    """
     found = []
     for finding in findings(reference, leg, leg.first):
         name = finding.generator
         if drawn(reference, leg, name):
+            if not also_drawn:
+                continue
             summary = f"{name}'s generator differs and is drawn from, and nothing that counts depends on it"
         else:
             summary = f"{name}'s generator differs, nothing draws from it"
@@ -162,21 +170,13 @@ def _moves(side: Side, name: str, first: int, last: int) -> bool:
     return False
 
 
-def _drawn_by_then(case: Case, finding: Finding) -> bool:
-    """Tell whether the generator moved up to and including the step that differs (seen at the next one)."""
-    last = case.divergence.step + 1
-    return any(_moves(side, finding.generator, case.leg.first, last) for side in (case.reference, case.leg)) or (
-        case.divergence.step in {case.leg.last, case.reference.last}
-    )
-
-
 def _same_positions(case: Case) -> bool:
     heads = case.heads()
-    if heads is None or not heads[0].micros or not heads[1].micros:
+    if heads is None:
         return False
-    at = (case.divergence.micro or 1) - 1
-    micros = [h.micros[min(at, len(h.micros) - 1)] for h in heads]
-    return micros[0].indices is not None and micros[0].indices == micros[1].indices
+    skip = case.leg.micro if case.at_seam else 0
+    pairs = [(a.indices, b.indices) for a, b in zip(heads[0].micros[skip:], heads[1].micros, strict=False)]
+    return bool(pairs) and all(a is not None and a == b for a, b in pairs)
 
 
 def _earlier(reference: Side, name: str, finding: Finding) -> int | None:

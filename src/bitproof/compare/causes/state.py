@@ -79,6 +79,7 @@ def hyperparameters(case: Case) -> Iterator[Made]:
     evidence = [
         f"the settings were equal for {kept} step{'s' if kept != 1 else ''} after the seam, then parted: {rates}",
         _schedule_evidence(case),
+        *_saved_before(case),
     ]
     summary = f"the rate is right at the seam and parts at step {case.divergence.step}: {rates}"
     yield made("schedule-restarted", case.surest, summary, evidence, case.where("load-state-dict", on="scheduler"))
@@ -166,6 +167,12 @@ def _moved(expected: Tensors, found: Tensors) -> list[tuple[str, str]]:
     ]
     unlike = len(differing(expected, found))
     return moved if unlike and len(moved) * 2 >= unlike else []
+
+
+def _saved_before(case: Case) -> list[str]:
+    if case.saved is None:
+        return []
+    return [f"what was saved after step {case.saved.step} differed already: {', '.join(case.saved.names[:3])}"]
 
 
 def _schedule_evidence(case: Case) -> str:

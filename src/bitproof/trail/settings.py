@@ -1,0 +1,19 @@
+"""How to record: known to the launcher, which does not import torch."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to record.
+
+    Args:
+        trail: the folder.
+        leg: the leg's number, from 1.
+        every: beyond the latest 1,000 steps, details are kept for each ``every``-th step.
+    """
+
+    trail: Path
+    leg: int = 1
+    every: int = 100
