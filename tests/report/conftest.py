@@ -256,3 +256,21 @@ def make() -> Callable[..., Verdict]:
 def any_verdict(request: pytest.FixtureRequest) -> Verdict:
     """Return each kind of verdict in turn."""
     return KINDS[request.param]()
+
+
+@pytest.fixture
+def long_picture() -> Callable[[str], Picture]:
+    """Return a maker of pictures of 20,000 steps: ``long`` parts once, ``noisy`` changes at every step."""
+
+    def drawn(kind: str) -> Picture:
+        found = picture(20_000, 9321, 9000, 9001)
+        if kind == "long":
+            return found
+        noisy = [
+            Cell(facet, step, step, "different" if step * 7919 % 97 < 2 else "same")
+            for facet in FACETS
+            for step in range(1, 20_001)
+        ]
+        return Picture(found.legs, noisy, found.curves)
+
+    return drawn

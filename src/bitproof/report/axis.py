@@ -34,7 +34,7 @@ class Axis:
     def ticks(self) -> list[int]:
         """Return some round steps, the first step among them."""
         every = _round_up(self.last / _TICKS)
-        return sorted({1, *range(every, self.last + 1, every)} - ({every} if every <= 2 < self.last else set()))
+        return sorted({1, *range(every, self.last + 1, every)})
 
     def labels(self, top: float) -> str:
         """Draw the steps' numbers below ``top``."""
@@ -81,5 +81,5 @@ def _round_up(number: float) -> int:
     """Return the smallest of 1, 2, 5, 10, 20, 50, … that is not below a number."""
     if number <= 1:
         return 1
-    power = 10 ** math.floor(math.log10(number))
+    power = int(10.0 ** math.floor(math.log10(number)))
     return next(math.ceil(factor * power) for factor in (1, 2, 5, 10) if factor * power >= number)

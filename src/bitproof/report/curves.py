@@ -47,7 +47,7 @@ def draw_losses(verdict: Verdict, axis: Axis) -> str | None:
 
 
 def draw_differences(verdict: Verdict, axis: Axis) -> str | None:
-    """Draw \\|difference\\| of each leg from the reference; None if no step has both losses."""
+    """Draw the absolute difference of each leg from the reference; None if no step has both losses."""
     lines = differences(verdict)
     if not lines:
         return None

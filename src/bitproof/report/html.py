@@ -1,6 +1,7 @@
 """A verdict as one self-contained page: nothing is fetched, nothing runs, and it opens from a disk."""
 
 import contextlib
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -206,7 +207,7 @@ def _left_out(verdict: Verdict) -> str:
 
 def _json_for_script(verdict: Verdict) -> str:
     """Return the JSON answer so that no text in it can end a script element or begin a comment."""
-    text = to_json(verdict).decode()
+    text = json.dumps(json.loads(to_json(verdict)), indent=2)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 

@@ -70,4 +70,4 @@ def _attribute(key: str) -> str:
 def _number(value: str | float) -> str:
     if isinstance(value, str):
         return escape(value)
-    return f"{value:.3f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
+    return f"{value:.3f}".rstrip("0").rstrip(".")

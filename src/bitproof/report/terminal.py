@@ -55,7 +55,8 @@ class _Page:
             self._print(Text(" " * indent).append_text(text))
             return
         width = max(self._console.width - indent - hanging, _NARROWEST)
-        for number, line in enumerate(text.wrap(self._console, width, overflow="ignore")):
+        for number, line in enumerate(text.divide(_breaks(text.plain, width))):
+            line.rstrip()
             self._print(Text(" " * (indent + (hanging if number else 0))).append_text(line))
 
     def gap(self) -> None:
@@ -85,6 +86,19 @@ class _Page:
 
     def _print(self, text: Text) -> None:
         self._console.print(text, soft_wrap=True, markup=False, highlight=False, emoji=False)
+
+
+def _breaks(text: str, width: int) -> list[int]:
+    """Return where to break lines of ``width`` cells: between words only, as rich would fold a long path."""
+    breaks, place, used = [], 0, 0
+    for word in text.split(" "):
+        cells = cell_len(word)
+        if used and used + cells > width:
+            breaks.append(place)
+            used = 0
+        place += len(word) + 1
+        used += cells + 1
+    return breaks
 
 
 def _headline(verdict: Verdict, page: _Page) -> None:

@@ -1,6 +1,6 @@
 """Picture: the legs on a time line, with kill and seam."""
 
-from bitproof.compare.verdict import LegSpan, Moment, Seam, Verdict
+from bitproof.compare.verdict import LegSpan, Seam, Verdict
 from bitproof.report import svg, wording
 from bitproof.report.axis import Axis
 
@@ -109,5 +109,5 @@ def _in_words(verdict: Verdict) -> str:
         f"{_name(legs, row, verdict)}: steps {leg.first} to {leg.last}, {leg.ending}" for row, leg in enumerate(legs)
     ]
     kills = [f"killed after {wording.moment(seam.killed_after)}" for seam in verdict.seams]
-    seams = [f"seam at {wording.moment(seam.resumed_at or Moment(0))}" for seam in verdict.seams if seam.resumed_at]
+    seams = [f"seam at {wording.moment(seam.resumed_at)}" for seam in verdict.seams if seam.resumed_at is not None]
     return "The legs on a time line. " + "; ".join([*told, *kills, *seams]) + "."
