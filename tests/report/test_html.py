@@ -266,3 +266,27 @@ def test_without_jinja2(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(MissingExtraError, match=r"--html needs Jinja2.*pip install 'bitproof\[report\]'"):
         html.write(make("identical"), tmp_path / "report.html")
+
+
+def luminance(colour: str) -> float:
+    """Return the relative luminance of ``#rrggbb`` (WCAG 2.1, 2018)."""
+    parts = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("scheme", [0, 1, 2], ids=["light", "dark", "print"])
+@pytest.mark.parametrize(
+    ("ink", "ground"),
+    [
+        *((ink, ground) for ink in ("ink", "soft", "resumed") for ground in ("page", "card", "code")),
+        *((tone, f"{tone}-wash") for tone in ("good", "bad", "unclear")),
+        *((ink, f"{tone}-wash") for ink in ("ink", "soft", "resumed") for tone in ("good", "bad", "unclear")),
+    ],
+)
+def test_text_has_enough_contrast(scheme: int, ink: str, ground: str) -> None:
+    """Every text colour on every ground it meets has the contrast that WCAG AA asks for, in each colour scheme."""
+    style = (Path(html.__file__).parent / "templates" / "page.css").read_text(encoding="utf-8")
+    colours = dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6})", re.findall(r":root \{(.*?)\}", style, re.DOTALL)[scheme]))
+    light, dark = sorted((luminance(colours[ink]), luminance(colours[ground])), reverse=True)
+    assert (light + 0.05) / (dark + 0.05) >= 4.5

@@ -104,7 +104,7 @@ def _curves(verdict: Verdict) -> list[Curve]:
 
 
 def _line(curve: Curve) -> Line:
-    pairs = zip(curve.steps, curve.losses, strict=False)
+    pairs = zip(curve.steps, curve.losses, strict=True)
     return Line(curve.leg, [(step, loss) for step, loss in pairs if loss is not None and math.isfinite(loss)])
 
 

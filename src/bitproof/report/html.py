@@ -151,9 +151,9 @@ def _plain_cause(cause: Cause) -> Cause:
 
 def _figures(verdict: Verdict) -> list[tuple[str, str]]:
     steps = verdict.steps
-    if not steps.reference and not steps.compared:
+    if not steps.compared:
         return []
-    figures = [("steps of the reference", f"{steps.reference:,}"), ("compared", f"{steps.compared:,}")]
+    figures = [("reference steps", f"{steps.reference:,}"), ("compared", f"{steps.compared:,}")]
     figures.append(("identical", f"{steps.identical:,}"))
     if verdict.seams:
         figures.append(("redone", f"{sum(seam.redone for seam in verdict.seams):,}"))
