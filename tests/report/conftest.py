@@ -45,7 +45,7 @@ def cells(first: int, last: int, parted: int | None = None) -> list[Cell]:
     found = []
     for facet in FACETS:
         if facet == "buffers":
-            found.append(Cell(facet, first, last, "unseen"))
+            found += [Cell(facet, first, last - 9, "unseen"), Cell(facet, last - 8, last, "same")]
         elif parted is None or facet in {"hyperparameters", "mode"}:
             found.append(Cell(facet, first, last, "same"))
         else:
@@ -199,8 +199,8 @@ def resume_failed() -> Verdict:
             "\x1b[31mKeyError\x1b[0m: 'optimizer'",
         ],
         steps=Steps(64, 0, 0),
-        seams=[],
-        fault="--kill 25",
+        seams=[Seam(Moment(25), None, 0)],
+        fault="25",
         trails=Trails("/runs/reference.trail", ["/runs/interrupted.trail"]),
         picture=Picture(legs(64, 25, 20)[:2], [], []),
     )
@@ -219,10 +219,10 @@ def could_not_judge() -> Verdict:
 def four_trials() -> Verdict:
     """Return a proof with four faults."""
     faults = [
-        ("--kill 13", identical()),
-        ("--kill 25", diverged()),
-        ("--kill 13.2", identical()),
-        ("--kill during-save:2", not_resumed()),
+        ("13", identical()),
+        ("25", diverged()),
+        ("13.2", identical()),
+        ("during-save:2", not_resumed()),
     ]
     trials = [replaced(verdict, fault=fault) for fault, verdict in faults]
     return replaced(trials[3], trials=trials, fault=None)
@@ -248,7 +248,7 @@ KINDS: dict[str, Callable[[], Verdict]] = {
 
 @pytest.fixture
 def make() -> Callable[..., Verdict]:
-    """Return a maker: ``make("diverged", fault="--kill 25")`` gives that kind with a field changed."""
+    """Return a maker: ``make("diverged", fault="25")`` gives that kind with a field changed."""
     return lambda kind, **changes: replaced(KINDS[kind](), **changes)
 
 

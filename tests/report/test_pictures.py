@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bitproof.compare.verdict import Cell, Curve, LegSpan, Moment, Picture, Seam, Verdict
-from bitproof.report import curves, grid, timeline
+from bitproof.report import curves, grid, html, timeline
 from bitproof.report.axis import Axis
 
 Make = Callable[..., Verdict]
@@ -38,6 +38,15 @@ def test_unobserved_steps_are_never_shown_as_the_same() -> None:
     """A column in which a step was not observed does not claim equality."""
     (runs,) = grid.merged(cells_of(["same", "unseen"]), 2, columns=1).values()
     assert [run.state for run in runs] == ["unseen"]
+
+
+def test_facets_that_no_step_has_get_no_row(make: Make) -> None:
+    """A facet that was observed at no step is named below the picture, not drawn."""
+    cells = [Cell("scaler", 1, 9, "unseen"), Cell("loss", 1, 8, "same"), Cell("loss", 9, 9, "unseen")]
+    (drawing,) = html.section(make("two-runs", picture=Picture([], cells, [])), 0).drawings
+    assert "scaler" not in drawing.svg
+    assert "not observed" in drawing.svg
+    assert drawing.caption == "Not part of this run, or not observed: scaler."
 
 
 def test_steps_that_were_not_compared_stay_empty() -> None:
@@ -120,14 +129,14 @@ def test_time_line_of_two_crashes(make: Make) -> None:
     legs = [
         LegSpan("reference", 1, 20, "ended"),
         LegSpan("interrupted", 1, 5, "killed"),
-        LegSpan("resumed", 5, 9, "killed"),
+        LegSpan("interrupted", 5, 9, "killed"),
         LegSpan("resumed", 9, 20, "ended"),
     ]
     seams = [Seam(Moment(5), Moment(4), 1), Seam(Moment(9), Moment(8), 1)]
     drawing = timeline.draw(make("identical", seams=seams, picture=Picture(legs)), Axis(20)) or ""
     for part in (
-        "resumed 1",
-        "resumed 2",
+        "interrupted 1",
+        "interrupted 2",
         "seam at step 4 · 1 redone · killed after step 9",
         "seam at step 8 · 1 redone",
     ):

@@ -84,8 +84,24 @@ def test_headline(make: Make, kind: str, headline: str) -> None:
             "resumed at step 4 (1 redone); killed after step 9, micro-step 2, resumed at step 8, micro-step 1 (1 redone); 60 of 60 steps after the first seam compared: identical",
         ),
         (
+            "identical",
+            {"seams": [Seam(Moment(25), Moment(21, 2), 4)], "steps": Steps(64, 44, 44)},
+            "resumed at step 21, micro-step 2 (4 redone); 44 of 44 steps after the seam compared: identical",
+        ),
+        (
+            "identical",
+            {"seams": [Seam(Moment(64), Moment(64), 0)], "steps": Steps(64, 0, 0)},
+            "killed after step 64, resumed at step 64 (none redone); no step was left after the seam",
+        ),
+        ("resume-failed", {"seams": [Seam(Moment(25), None, 0)]}, "64 steps of the reference; killed after step 25\n"),
+        (
             "diverged",
             {"seams": [Seam(Moment(25), None, 0)], "steps": Steps(64, 0, 0)},
+            "64 steps of the reference; killed after step 25\n",
+        ),
+        (
+            "diverged",
+            {"seams": [Seam(Moment(25), None, 0)], "steps": Steps(64, 64, 0)},
             "killed after step 25, resumed in a state that the reference never had",
         ),
     ],
@@ -173,9 +189,7 @@ def test_trials_table(make: Make) -> None:
 
 def test_many_identical_trials_are_counted(make: Make) -> None:
     """A proof at every step lists its findings and only some of the rest, all with verbose."""
-    trials = [make("identical", fault=f"--kill {step}") for step in range(1, 64)] + [
-        make("diverged", fault="--kill 64")
-    ]
+    trials = [make("identical", fault=str(step)) for step in range(1, 64)] + [make("diverged", fault="64")]
     verdict = make("diverged", trials=trials)
     text = rendered(verdict)
     assert "--kill 64" in text

@@ -35,7 +35,8 @@ class Column:
 
 def draw(verdict: Verdict, axis: Axis) -> str | None:
     """Draw one row a facet and one column a step, or a few steps; None if nothing was compared."""
-    cells = verdict.picture.cells if verdict.picture else []
+    hidden = unseen_facets(verdict)
+    cells = [cell for cell in _cells(verdict) if cell.facet not in hidden]
     if not cells:
         return None
     rows = _small_enough(cells, axis.last)
@@ -44,6 +45,16 @@ def draw(verdict: Verdict, axis: Axis) -> str | None:
     return svg.picture(
         height + 18, _in_words(verdict, rows), axis.marks(verdict, height), *drawn, axis.labels(height - 2)
     )
+
+
+def unseen_facets(verdict: Verdict) -> list[str]:
+    """List the facets that were observed at no step, which get no row."""
+    seen = {cell.facet for cell in _cells(verdict) if cell.state != "unseen"}
+    return [facet for facet in dict.fromkeys(cell.facet for cell in _cells(verdict)) if facet not in seen]
+
+
+def _cells(verdict: Verdict) -> list[Cell]:
+    return verdict.picture.cells if verdict.picture else []
 
 
 def merged(cells: list[Cell], last: int, columns: int = _COLUMNS) -> dict[str, list[Column]]:

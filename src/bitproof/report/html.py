@@ -166,7 +166,7 @@ def _drawings(verdict: Verdict) -> list[Drawing]:
         return []
     drawn = [
         ("legs", "Legs", timeline.draw(verdict, steps), ""),
-        ("facets", "Facets at each step", grid.draw(verdict, steps), _before(verdict)),
+        ("facets", "Facets at each step", grid.draw(verdict, steps), _about_facets(verdict)),
         ("losses", "Loss", curves.draw_losses(verdict, steps), _left_out(verdict)),
         (
             "differences",
@@ -194,10 +194,13 @@ def _marks(verdict: Verdict) -> list[tuple[str, str]]:
     return marks
 
 
-def _before(verdict: Verdict) -> str:
+def _about_facets(verdict: Verdict) -> str:
     cells = verdict.picture.cells if verdict.picture else []
     first = min((cell.first for cell in cells), default=1)
-    return f"Compared from step {first} on, after the seam." if first > 1 and verdict.seams else ""
+    hidden = ", ".join(map(wording.printable, grid.unseen_facets(verdict)))
+    said = [f"Compared from step {first} on, after the seam."] if first > 1 and verdict.seams else []
+    said += [f"Not part of this run, or not observed: {hidden}."] if hidden else []
+    return " ".join(said)
 
 
 def _left_out(verdict: Verdict) -> str:

@@ -16,20 +16,22 @@ def draw(verdict: Verdict, axis: Axis) -> str | None:
     legs = verdict.picture.legs if verdict.picture else []
     if not legs:
         return None
-    resumed = _resumed(legs)
-    joined = {row: verdict.seams[number] for number, row in enumerate(resumed) if number < len(verdict.seams)}
+    joined = _joined(legs, verdict)
     parts = []
     for row, leg in enumerate(legs):
         parts.append(_leg(leg, axis, row * _ROW, _name(legs, row, verdict), joined.get(row)))
-        if row and row in joined:
+        if row in joined and legs[row - 1].leg != "reference":
             parts.append(_joint(legs[row - 1], leg, axis, row))
     height = len(legs) * _ROW
     marks = axis.marks(verdict, height)
     return svg.picture(height + 22, _in_words(verdict), marks, *parts, axis.labels(height))
 
 
-def _resumed(legs: list[LegSpan]) -> list[int]:
-    return [row for row, leg in enumerate(legs) if leg.leg == "resumed"]
+def _joined(legs: list[LegSpan], verdict: Verdict) -> dict[int, Seam]:
+    """Return the seam at which each leg began, by row: the last legs of a run are the resumed ones."""
+    rows = [row for row, leg in enumerate(legs) if leg.leg != "reference"]
+    last = min(len(rows), len(verdict.seams))
+    return dict(zip(rows[len(rows) - last :], verdict.seams[len(verdict.seams) - last :], strict=True))
 
 
 def _name(legs: list[LegSpan], row: int, verdict: Verdict) -> str:

@@ -110,17 +110,20 @@ def compared(verdict: Verdict) -> str | None:
     judged = verdict.steps.compared or verdict.verdict in {"identical", "diverged"}
     if judged and compares_runs(verdict):
         return f"{count(verdict.steps.compared, 'step')} compared{_outcome(verdict, start=0)}"
-    parts = [_seam(seam) for seam in verdict.seams]
+    parts = [_seam(seam, verdict) for seam in verdict.seams]
     if verdict.steps.reference:
         parts.insert(0, f"{count(verdict.steps.reference, 'step')} of the reference")
-    if judged:
+    joined = bool(verdict.seams) and verdict.seams[0].resumed_at is not None
+    if verdict.steps.compared or (judged and joined):
         parts.append(_after_the_seam(verdict))
     return "; ".join(parts) or None
 
 
-def _seam(seam: Seam) -> str:
+def _seam(seam: Seam, verdict: Verdict) -> str:
     killed = f"killed after {moment(seam.killed_after)}"
     if seam.resumed_at is None:
+        if not verdict.steps.compared:
+            return killed  # the resumed leg took no step: it has no first state to be looked up
         return f"{killed}, resumed in a state that the reference never had"
     redone = f"{seam.redone:,} redone" if seam.redone else "none redone"
     if seam.resumed_at == Moment(0):
@@ -129,20 +132,20 @@ def _seam(seam: Seam) -> str:
 
 
 def _after_the_seam(verdict: Verdict) -> str:
-    steps = verdict.steps
-    start = verdict.seams[0].resumed_at if verdict.seams else None
-    if start is None or verdict.verdict == "not-reproducible":
+    steps, joined = verdict.steps, verdict.seams[0].resumed_at if verdict.seams else None
+    if joined is None or verdict.verdict == "not-reproducible":
         return f"{count(steps.compared, 'step')} compared{_outcome(verdict, start=0)}"
-    where = "" if not start.step else " after the seam" if len(verdict.seams) == 1 else " after the first seam"
+    start = joined.step - 1 if joined.micro else joined.step
+    where = "" if not start else " after the seam" if len(verdict.seams) == 1 else " after the first seam"
+    possible = steps.reference - start
     if not steps.compared:
-        return f"no step{where} could be compared"
-    possible = steps.reference - start.step
+        return f"no step{where} could be compared" if possible > 0 else f"no step was left{where}"
     share = (
         f"{steps.compared:,} of {count(possible, 'step')}"
         if possible >= steps.compared
         else count(steps.compared, "step")
     )
-    return f"{share}{where} compared{_outcome(verdict, start=start.step)}"
+    return f"{share}{where} compared{_outcome(verdict, start=start)}"
 
 
 def _outcome(verdict: Verdict, start: int) -> str:
@@ -171,8 +174,11 @@ def spoken(name: str) -> str:
 
 
 def fault(trial: Verdict, number: int) -> str:
-    """Return the trial's fault, or its number where it has none."""
-    return printable(trial.fault) if trial.fault else f"trial {number}"
+    """Return the trial's fault as an option of the command line, or its number where it has none."""
+    if not trial.fault:
+        return f"trial {number}"
+    option = printable(trial.fault)
+    return option if option.startswith("-") else f"--kill {option}"
 
 
 def failed_leg(verdict: Verdict) -> str:
