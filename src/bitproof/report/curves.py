@@ -89,7 +89,7 @@ def summary(verdict: Verdict) -> str | None:
     first, size = min(apart)
     worst_step, worst = max(apart, key=lambda point: point[1])
     return (
-        f"The losses part at step {first} by {size:.3g}; the largest difference is {worst:.3g}, at step {worst_step}."
+        f"The losses part at step {first} by {size:.4g}; the largest difference is {worst:.4g}, at step {worst_step}."
     )
 
 

@@ -155,6 +155,8 @@ def _outcome(verdict: Verdict, start: int) -> str:
     if not steps.identical:
         return ", none identical"
     leading = verdict.divergence is not None and verdict.divergence.step - start - 1 == steps.identical
+    if leading and steps.identical == 1:
+        return ", the first identical"
     return f", the first {steps.identical:,} identical" if leading else f", {steps.identical:,} of them identical"
 
 
