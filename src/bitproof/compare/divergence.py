@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from bitproof.compare.timeline import Placed, Side
 from bitproof.compare.verdict import Divergence
 from bitproof.errors import IncomparableError
-from bitproof.trail.records import RESULT_FACETS, Event, StepHead, Tensors
+from bitproof.trail.records import RESULT_FACETS, STATE_FACETS, Event, StepHead, Tensors
 
 _MOST_NAMES = 5
 _NOT_STATE = re.compile(r"(^|[._\-])(rng|random|generator|time|timestamp|date|path|dir)", re.IGNORECASE)
@@ -213,7 +213,7 @@ def _end(reference: Side, leg: Placed) -> Divergence | None:
     one, other = reference.detail(step), leg.detail(step)
     if one is None or other is None:
         return None
-    for facet in ("weights", "buffers", "optimizer"):
+    for facet in STATE_FACETS:
         if facet in one.facets and facet in other.facets:
             names_of = differing(one.facets[facet], other.facets[facet])
             if names_of:
@@ -266,6 +266,8 @@ def _unseen(reference: Side, leg: Placed) -> tuple[str, ...]:
                 said.add(f"{facet}: no module call, loader or backward pass showed it")
     if isinstance(reference, Placed) or leg.last >= reference.last:
         final = leg.head(leg.last + 1), reference.head(reference.last + 1)
-        if leg.last == reference.last and None in final and leg.leg.ended is not None:
-            said.add("the state after the last step: its tensors were gone when the process ended")
+        if leg.last == reference.last and leg.leg.ended is not None:
+            seen = [head.roots if head is not None else {} for head in final]
+            if not all("weights" in roots for roots in seen):
+                said.add("the weights after the last step: they were gone when the process ended")
     return tuple(sorted(said))

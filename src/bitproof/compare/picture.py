@@ -53,7 +53,7 @@ def _cells(
                 row.append((step, "first"))
             elif facet in different:
                 row.append((step, "different"))
-            else:
+            elif facet != "saved":
                 row.append((step, "same" if seen else "unseen"))
     for facet, row in states.items():
         for state, run in itertools.groupby(row, key=lambda item: item[1]):

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from bitproof.prove.orders import WRITES, Orders, state_key
+from bitproof.prove.orders import WRITES, Orders, state_keys
 from bitproof.prove.process import Reached
 from bitproof.prove.writers import watch_writers
 from bitproof.trail.attach import attach_for_life
@@ -42,8 +42,8 @@ class Agent:
         if self._orders.states is None:
             return
         states = msgspec.json.decode(Path(self._orders.states).read_bytes(), type=dict[str, list[int]])
-        steps = [s for s in states.get(state_key(roots), []) if s <= self._orders.not_after]
-        self._offset = max(steps, default=self._orders.not_after)
+        found = (s for key in state_keys(roots) for s in reversed(states.get(key, [])) if s <= self._orders.not_after)
+        self._offset = next(found, self._orders.checkpoint)
 
     def work_begins(self, step: int) -> None:
         """Stop before the work of the step after the last one begins."""

@@ -4,8 +4,6 @@ from collections.abc import Mapping
 
 import msgspec
 
-from bitproof.trail.records import SEAM_FACETS
-
 WRITES = "writes"
 """Below the control folder: the files that a leg wrote, a line each."""
 
@@ -22,6 +20,7 @@ class Orders(msgspec.Struct):
         stop_after: end, undamaged, after this step of the run.
         states: file with the steps at which the reference had which state; for resumed legs.
         not_after: step at which the previous leg was cut off.
+        checkpoint: step of the run at which the latest checkpoint was written; counts if the state is not found.
         write: leave the n-th file that is written below ``outputs`` half written.
         outputs: folders whose files count.
         patient: wait to be signalled, then go on; else wait to be killed.
@@ -35,11 +34,18 @@ class Orders(msgspec.Struct):
     stop_after: int | None = None
     states: str | None = None
     not_after: int = 0
+    checkpoint: int = 0
     write: int | None = None
     outputs: list[str] = []
     patient: bool = False
 
 
-def state_key(roots: Mapping[str, int]) -> str:
-    """Return the key under which the reference's states are looked up."""
-    return " ".join(f"{roots.get(facet, 0):x}" for facet in SEAM_FACETS)
+def state_keys(roots: Mapping[str, int]) -> list[str]:
+    """Return the keys under which the reference's states are looked up, the most telling first.
+
+    Buffers are left out: inside an accumulation window they have moved on already.
+    """
+    return [" ".join(f"{roots.get(facet, 0):x}" for facet in facets) for facets in _LOOKED_UP]
+
+
+_LOOKED_UP = (("weights", "optimizer", "hyperparameters"), ("weights",))

@@ -19,7 +19,7 @@ from bitproof.compare.verdict import Cause, Divergence, Moment, Reason, Seam, St
 from bitproof.errors import UsageError
 from bitproof.prove import outputs, plan
 from bitproof.prove.guard import Guard
-from bitproof.prove.orders import WRITES, Orders, state_key
+from bitproof.prove.orders import WRITES, Orders, state_keys
 from bitproof.prove.process import Finished, Start, run
 from bitproof.trail.launch import check_command, child_environment, why_nothing
 from bitproof.trail.reader import Trail, notes, read_trail
@@ -221,7 +221,7 @@ def _crash_and_resume(
     torn: str | None = None
     crashes = len(fault.kills) or 1
     for leg in range(1, crashes + 1):
-        orders = _orders(proof, line, fault, leg, kills)
+        orders = _orders(proof, line, fault, legs, kills)
         command = _command(proof, legs, torn)
         finished = _run_leg(proof, f"{name}crash {leg} ({_said(fault, leg)})", place, command, leg, orders)
         trail = _interrupted(proof, place, leg, finished, command)
@@ -230,7 +230,7 @@ def _crash_and_resume(
         torn = reached.path
         kills.append(Moment(reached.step, reached.micro))
         legs += [trail] if trail is not None else []
-    orders = Orders(control="", stop_after=proof.options.steps, states=_states(proof), not_after=kills[-1].step)
+    orders = _resuming(proof, legs, kills, stop_after=proof.options.steps)
     command = _command(proof, legs, torn)
     finished = _run_leg(proof, f"{name}resume", place, command, crashes + 1, orders)
     return _resumed(proof, reference, line, legs, kills, finished, place, torn)
@@ -261,7 +261,8 @@ def _resumed(
         seams = [Seam(kills[-1], None, 0)]
         message = f"the resumed leg failed with exit status {finished.status}"
         if not causes:
-            causes = [made("unknown", "possible", message, ["its last lines are given"], None)]
+            evidence = ["its last lines are given"]
+            causes = [made("unknown", "possible", "the resumed leg failed by itself", evidence, None)]
         return msgspec.structs.replace(base, message=message, causes=causes, seams=seams)
     if trail is None:
         return _took_no_step(base, line, kills)
@@ -337,22 +338,30 @@ def _run_leg(proof: _Proof, name: str, place: Path, command: Sequence[str], leg:
     return finished
 
 
-def _orders(proof: _Proof, line: Timeline, fault: plan.Fault, leg: int, kills: list[Moment]) -> Orders:
-    states = _states(proof) if leg > 1 else None
-    not_after = kills[-1].step if kills else 0
+def _orders(proof: _Proof, line: Timeline, fault: plan.Fault, legs: list[Trail], kills: list[Moment]) -> Orders:
+    orders = _resuming(proof, legs, kills) if kills else Orders(control="")
     if fault.write is not None:
-        return Orders(control="", write=fault.write)
-    kill = fault.kills[leg - 1]
+        return msgspec.structs.replace(orders, write=fault.write)
+    kill = fault.kills[len(kills)]
     head = line.head(kill.step)
-    world = line.legs[0].leg.world_size
-    return Orders(
-        control="",
+    return msgspec.structs.replace(
+        orders,
         step=kill.step,
         micro=kill.micro,
         updates=head.updates if head is not None else 1,
-        rank=kill.step % world,
-        states=states,
-        not_after=not_after,
+        rank=kill.step % line.legs[0].leg.world_size,
+    )
+
+
+def _resuming(proof: _Proof, legs: list[Trail], kills: list[Moment], stop_after: int | None = None) -> Orders:
+    """Return orders by which a resumed leg finds out at which step of the run it starts."""
+    saved = [e.step for trail in legs[-1:] for leg in trail.legs for e in leg.events if e.kind == "file-saved"]
+    return Orders(
+        control="",
+        stop_after=stop_after,
+        states=_states(proof),
+        not_after=kills[-1].step,
+        checkpoint=min(saved[-1], kills[-1].step) if saved else 0,
     )
 
 
@@ -459,8 +468,8 @@ def _write_states(proof: _Proof, line: Timeline) -> None:
     states: dict[str, list[int]] = {}
     for step in range(line.last + 1):
         head = line.head(step + 1)
-        if head is not None:
-            states.setdefault(state_key(head.roots), []).append(step)
+        for key in state_keys(head.roots) if head is not None else ():
+            states.setdefault(key, []).append(step)
     (proof.folder / "states.json").write_bytes(msgspec.json.encode(states))
 
 

@@ -242,3 +242,11 @@ def notes(folder: Path) -> Iterator[dict[str, Any]]:
     """Yield what processes that took no step wrote down."""
     for path in sorted((folder / "notes").glob("*.json")):
         yield _decode_json(path, path.read_bytes())
+
+
+def is_trail(folder: Path) -> bool:
+    """Tell whether a folder holds nothing but a trail, so that it may be replaced."""
+    if not folder.is_dir():
+        return False
+    known = (SUFFIX, f"{SUFFIX}-wal", f"{SUFFIX}-shm", f"{SUFFIX}-journal")
+    return all(path.name == "notes" or path.name.endswith(known) for path in folder.iterdir())

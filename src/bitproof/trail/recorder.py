@@ -587,15 +587,20 @@ class Recorder:
         self._finish_state()
 
     def _finish_state(self) -> None:
-        """Look at the state after the last step, if its tensors are still alive."""
+        """Look at the state after the last step, as far as its tensors are still alive."""
         if self._writer is None or self._latest is None:
             return
-        window = Window(number=self.step + 1)
+        window, gone = Window(number=self.step + 1), set()
         for facet, name, reference in self._latest.remembered:
             tensor = reference()
             if tensor is None:
-                return
-            window.facet(facet)[name] = self._entry(facet, tensor)
+                gone.add(facet)
+            elif facet not in gone:
+                window.facet(facet)[name] = self._entry(facet, tensor)
+        for facet in gone:
+            window.facets.pop(facet, None)
+        if not window.facets:
+            return
         head, detail = self._head(window)
         self._writer.begin()
         self._writer.final(head, detail)

@@ -1,0 +1,43 @@
+"""``bitproof causes``."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+
+def causes(
+    codes: Annotated[list[str] | None, typer.Argument(help="Only these codes.", metavar="[CODE]…")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print them as JSON and nothing else.")] = False,
+) -> None:
+    """List every cause code: what it means, the evidence, the remedy.
+
+    Examples:
+
+      bitproof causes
+
+      bitproof causes data-restarted rng-shifted
+    """
+    import msgspec  # noqa: PLC0415  # --help must be quick
+
+    from bitproof.compare.causes.catalogue import BY_CODE, CODES  # noqa: PLC0415
+    from bitproof.errors import UsageError  # noqa: PLC0415
+
+    unknown = [code for code in codes or [] if code not in BY_CODE]
+    if unknown:
+        msg = f"there is no cause code {unknown[0]!r}. `bitproof causes` lists all {len(CODES)}."
+        raise UsageError(msg)
+    chosen = [BY_CODE[code] for code in codes] if codes else list(CODES)
+    if json:
+        whole = {"format": 1, "causes": msgspec.to_builtins(chosen)}
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(whole), indent=2).decode() + "\n")
+        return
+    from rich.console import Console  # noqa: PLC0415
+    from rich.padding import Padding  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    console = Console()
+    for code in chosen:
+        console.print(Text(code.code, style="bold"))
+        for label, text in (("means", code.finding), ("evidence", code.evidence), ("remedy", code.remedy)):
+            console.print(Padding(Text.assemble((f"{label}: ", "dim"), text), (0, 0, 0, 2)))

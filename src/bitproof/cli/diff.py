@@ -1,0 +1,33 @@
+"""``bitproof diff``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def diff(
+    reference: Annotated[Path, typer.Argument(help="The trail that is right.")],
+    other: Annotated[Path, typer.Argument(help="The trail to compare with it.")],
+    json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON and nothing else.")] = False,
+    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page with pictures.")] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print all evidence.")] = False,
+) -> None:
+    """Name the first divergence of two recorded runs, and why.
+
+    A trail with several legs, or one that starts from a state the reference has in its middle, is taken for a run
+    that was resumed.
+
+    Examples:
+
+      bitproof diff a.trail b.trail
+
+      bitproof diff --json a.trail b.trail | jq .divergence
+
+      bitproof diff --html page.html a.trail b.trail
+    """
+    from bitproof.cli.output import show  # noqa: PLC0415  # --help must be quick
+    from bitproof.compare.judge import compare_trails  # noqa: PLC0415
+    from bitproof.trail.reader import read_trail  # noqa: PLC0415
+
+    show(compare_trails(read_trail(reference), read_trail(other)), as_json=json, page=html, verbose=verbose)
