@@ -373,7 +373,7 @@ def _command(proof: _Proof, legs: list[Trail], torn: str | None) -> Sequence[str
         for trail in legs
         for leg in trail.legs
         for event in leg.events
-        if event.kind == "file-saved" and event.data.get("path") != torn
+        if event.kind == "file-saved" and (torn is None or event.data.get("path") != torn)
     ]
     nothing_seen = not any(e.kind == "file-saved" for t in legs for leg in t.legs for e in leg.events)
     if nothing_seen and legs:
