@@ -6,6 +6,7 @@ import os
 import platform
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -131,7 +132,7 @@ def _describe_torch() -> dict[str, Any]:
         "torch.default_dtype": str(torch.get_default_dtype()),
         "torch.deterministic": torch.are_deterministic_algorithms_enabled(),
         "torch.deterministic_warn_only": torch.is_deterministic_algorithms_warn_only_enabled(),
-        "torch.fill_uninitialized_memory": torch.utils.deterministic.fill_uninitialized_memory,
+        "torch.fill_uninitialized_memory": bool(getattr(torch.utils.deterministic, "fill_uninitialized_memory")),  # noqa: B009  # set on the module at run time
         "torch.matmul_precision": torch.get_float32_matmul_precision(),
         "torch.cudnn_deterministic": torch.backends.cudnn.deterministic,
         "torch.cudnn_benchmark": torch.backends.cudnn.benchmark,
@@ -158,13 +159,14 @@ def _version(package: str) -> str | None:
 
 def _cpu_model() -> str:
     try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
+        with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
             fields = dict(_field(line) for line in lines if ":" in line)
     except OSError:
         return platform.processor()
-    return " ".join(
-        fields[key] for key in ("model name", "cpu family", "model", "stepping") if key in fields
-    ) or platform.processor()
+    return (
+        " ".join(fields[key] for key in ("model name", "cpu family", "model", "stepping") if key in fields)
+        or platform.processor()
+    )
 
 
 def _field(line: str) -> tuple[str, str]:

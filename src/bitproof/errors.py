@@ -74,4 +74,6 @@ class MissingExtraError(BitproofError, ImportError):
     """An optional dependency is not installed."""
 
     def __init__(self, package: str, extra: str, what: str) -> None:
-        super().__init__(f"{what} needs {package}, which is not installed. Install it with: pip install 'bitproof[{extra}]'")
+        super().__init__(
+            f"{what} needs {package}, which is not installed. Install it with: pip install 'bitproof[{extra}]'"
+        )

@@ -13,7 +13,6 @@ def causes(
     """List every cause code: what it means, the evidence, the remedy.
 
     Examples:
-
       bitproof causes
 
       bitproof causes data-restarted rng-shifted

@@ -19,7 +19,6 @@ def diff(
     that was resumed.
 
     Examples:
-
       bitproof diff a.trail b.trail
 
       bitproof diff --json a.trail b.trail | jq .divergence

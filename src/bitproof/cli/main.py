@@ -26,7 +26,7 @@ app = typer.Typer(
 )
 
 
-def _version(value: bool) -> None:  # noqa: FBT001  # typer calls it so
+def _version(value: bool) -> None:  # typer calls it so
     if value:
         typer.echo(f"bitproof {__version__}")
         raise typer.Exit
@@ -34,7 +34,7 @@ def _version(value: bool) -> None:  # noqa: FBT001  # typer calls it so
 
 @app.callback()
 def _options(
-    version: bool = typer.Option(  # noqa: FBT001  # typer declares options so
+    version: bool = typer.Option(  # typer declares options so
         False, "--version", callback=_version, is_eager=True, help="Print the version and exit."
     ),
 ) -> None:

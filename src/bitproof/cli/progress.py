@@ -47,8 +47,16 @@ class ProgressLine:
         """Show how a leg ended."""
         if self._live:
             sys.stderr.write("\r\x1b[K")
-        how = {"ended": "ended", "killed": "cut off", "stopped": "stopped", "failed": "failed", "timed-out": "timed out"}
-        self._console.print(f"{self._name}: {how[finished.ending]} after {finished.seconds:.1f} s", style="dim", highlight=False)
+        how = {
+            "ended": "ended",
+            "killed": "cut off",
+            "stopped": "stopped",
+            "failed": "failed",
+            "timed-out": "timed out",
+        }
+        self._console.print(
+            f"{self._name}: {how[finished.ending]} after {finished.seconds:.1f} s", style="dim", highlight=False
+        )
 
     def note(self, text: str) -> None:
         """Say something."""

@@ -10,9 +10,12 @@ import typer
 
 def prove(
     command: Annotated[
-        list[str], typer.Argument(help="The training command, after --; {out} stands for a fresh folder.", metavar="-- COMMAND…")
+        list[str],
+        typer.Argument(help="The training command, after --; {out} stands for a fresh folder.", metavar="-- COMMAND…"),
     ],
-    resume_args: Annotated[str, typer.Option(help="Appended to the command for the resumed leg.", metavar="'ARGS'")] = "",
+    resume_args: Annotated[
+        str, typer.Option(help="Appended to the command for the resumed leg.", metavar="'ARGS'")
+    ] = "",
     resume_command: Annotated[
         str, typer.Option(help="Run for the resumed leg instead of the command.", metavar="'COMMAND'")
     ] = "",
@@ -57,7 +60,6 @@ def prove(
     each trial: put {out} where the folder's name goes, or name a fixed one with --output.
 
     Examples:
-
       bitproof prove --resume-args=--resume -- python train.py --out {out}
 
       bitproof prove --kill 13 --kill every --resume-args=--resume -- python train.py --out {out}

@@ -13,7 +13,9 @@ import typer
 def record(
     command: Annotated[list[str], typer.Argument(help="The training command, after --.", metavar="-- COMMAND…")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the trail.")],
-    append: Annotated[bool, typer.Option("--append", help="Add a leg to a trail that exists: the run goes on.")] = False,
+    append: Annotated[
+        bool, typer.Option("--append", help="Add a leg to a trail that exists: the run goes on.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace a trail that exists.")] = False,
     every: Annotated[
         int, typer.Option(min=1, help="Beyond the latest 1,000 steps, keep per-tensor digests of each N-th step.")
@@ -24,7 +26,6 @@ def record(
     The command's own exit status is passed on.
 
     Examples:
-
       bitproof record -o a.trail -- python train.py
 
       bitproof record -o a.trail -- torchrun --nproc-per-node 2 train.py
@@ -59,13 +60,13 @@ def record(
 
 
 def _run(command: list[str], environment: dict[str, str]) -> int:
-    """Run the command in the foreground; Ctrl-C reaches it, and it decides."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        process = subprocess.Popen(command, env=environment, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
-        status = process.wait()
-    finally:
-        signal.signal(signal.SIGINT, before)
+    """Run the command in the foreground; a Ctrl-C is its own to handle."""
+    with subprocess.Popen(command, env=environment) as process:
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            status = process.wait()
+        finally:
+            signal.signal(signal.SIGINT, before)
     if status < 0:
         sys.stderr.write(f"bitproof: the command was ended by {signal.Signals(-status).name}\n")
         return 128 - status

@@ -49,9 +49,7 @@ Spot = tuple[int, int]
 """Steps complete, and backward passes taken of the next one."""
 
 
-def _searches(
-    reference: Side, leg: Leg, last: int, interrupted: Sequence[Placed]
-) -> Iterator[tuple[How, Spot | None]]:
+def _searches(reference: Side, leg: Leg, last: int, interrupted: Sequence[Placed]) -> Iterator[tuple[How, Spot | None]]:
     """Search ever more loosely: the whole state, most tensors in common, part of the state, the file loaded."""
     yield "state", _by_roots(reference, leg, last, SEAM_FACETS)
     step = _by_tensors(reference, leg, last)

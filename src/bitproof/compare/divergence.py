@@ -118,9 +118,7 @@ def _facet_delta(reference: Side, leg: Placed, step: int, facet: str) -> Delta |
     return Delta(facet, names, len(set(left.names) | set(right.names))) if names else None
 
 
-def _buffers_in_window(
-    reference: Side, leg: Placed, step: int, one: StepHead, other: StepHead
-) -> Iterator[Delta]:
+def _buffers_in_window(reference: Side, leg: Placed, step: int, one: StepHead, other: StepHead) -> Iterator[Delta]:
     """Compare buffers where a leg joins inside a step: earlier passes of the step have moved them already."""
     if one.micros[leg.micro].buffers == other.roots.get("buffers"):
         return
@@ -191,7 +189,9 @@ def _differing_leaves(reference: Side, leg: Placed, one: Event, other: Event) ->
     return tuple(
         name
         for name in sorted(mine.keys() & theirs.keys())
-        if mine[name][:2] != theirs[name][:2] and not _NOT_STATE.search(name) and "text" not in {mine[name][0], theirs[name][0]}
+        if mine[name][:2] != theirs[name][:2]
+        and not _NOT_STATE.search(name)
+        and "text" not in {mine[name][0], theirs[name][0]}
     )
 
 

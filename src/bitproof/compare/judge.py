@@ -143,7 +143,9 @@ def _chain_of_trails(reference: Trail, other: Trail, rank: int) -> Chain:
     line, legs = stitch(reference.of_rank(rank)), other.of_rank(rank)
     if len(legs) == 1:
         joint = join(line, legs[0])
-        loaded = any(e.kind == "load-state-dict" and e.data.get("on") == "module" and e.step == 0 for e in legs[0].events)
+        loaded = any(
+            e.kind == "load-state-dict" and e.data.get("on") == "module" and e.step == 0 for e in legs[0].events
+        )
         if (joint.how == "state" and joint.step) or (joint.how != "state" and loaded):
             return Chain(line, (Placed(legs[0], joint.step or 0, joint.micro),), (joint,))
     return chain(line, legs)
@@ -253,7 +255,10 @@ def _settings(side: Timeline | Placed) -> dict[str, object]:
         if event.kind == "seed" and event.step == 0 and step == event.step:
             found[f"seed.{event.data.get('generator')}"] = event.data.get("seed")
         if event.kind == "loader-started" and "loader.workers" not in found:
-            found |= {f"loader.{key}": event.data.get(key) for key in ("workers", "persistent_workers", "batch_size", "length")}
+            found |= {
+                f"loader.{key}": event.data.get(key)
+                for key in ("workers", "persistent_workers", "batch_size", "length")
+            }
     return found
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 from bitproof.compare.divergence import saved_deltas, step_deltas
 from bitproof.compare.timeline import Placed, Side, Timeline
@@ -10,7 +11,11 @@ from bitproof.trail.records import RESULT_FACETS
 
 
 def draw(
-    reference: Timeline, interrupted: Sequence[Placed], resumed: Placed, divergence: Divergence | None, noise: frozenset[str]
+    reference: Timeline,
+    interrupted: Sequence[Placed],
+    resumed: Placed,
+    divergence: Divergence | None,
+    noise: frozenset[str],
 ) -> Picture:
     """Collect the legs' spans, the grid of facets × steps and the loss curves."""
     spans = [
@@ -26,23 +31,27 @@ def draw(
     return Picture(spans, list(_cells(reference, resumed, divergence, noise)), curves)
 
 
-def _ending(placed: Placed) -> str:
-    return placed.leg.ended or "killed"
+def _ending(placed: Placed) -> Literal["ended", "killed", "stopped"]:
+    if placed.leg.ended is None:
+        return "killed"
+    return "stopped" if placed.leg.ended == "stopped" else "ended"
 
 
-def _curve(name: str, side: Side, first: int, last: int) -> Curve:
+def _curve(name: Literal["reference", "interrupted", "resumed"], side: Side, first: int, last: int) -> Curve:
     steps = list(range(first, last + 1))
     losses = []
     for step in steps:
         head = side.head(step)
         losses.append(head.micros[-1].loss_value if head is not None and head.micros else None)
-    return Curve(leg=name, steps=steps, losses=losses)  # type: ignore[arg-type]
+    return Curve(leg=name, steps=steps, losses=losses)
 
 
 def _cells(
     reference: Timeline, resumed: Placed, divergence: Divergence | None, noise: frozenset[str]
 ) -> Iterator[Cell]:
-    states: dict[str, list[tuple[int, str]]] = {facet: [] for facet in (*RESULT_FACETS, "saved")}
+    states: dict[str, list[tuple[int, Literal["same", "different", "first", "unseen"]]]] = {
+        facet: [] for facet in (*RESULT_FACETS, "saved")
+    }
     for step in range(resumed.first, min(reference.last, resumed.last) + 1):
         one, other = reference.head(step), resumed.head(step)
         deltas = (*step_deltas(reference, resumed, step), *saved_deltas(reference, resumed, step, noise))
@@ -58,4 +67,4 @@ def _cells(
     for facet, row in states.items():
         for state, run in itertools.groupby(row, key=lambda item: item[1]):
             steps = [step for step, _ in run]
-            yield Cell(facet=facet, first=steps[0], last=steps[-1], state=state)  # type: ignore[arg-type]
+            yield Cell(facet=facet, first=steps[0], last=steps[-1], state=state)

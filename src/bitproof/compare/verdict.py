@@ -17,9 +17,7 @@ WORST_FIRST: tuple[VerdictName, ...] = (
     "diverged",
     "identical",
 )
-Reason = Literal[
-    "reference-failed", "interrupted-failed", "fault-not-reached", "timed-out", "no-steps", "incomparable"
-]
+Reason = Literal["reference-failed", "interrupted-failed", "fault-not-reached", "timed-out", "no-steps", "incomparable"]
 Confidence = Literal["certain", "likely", "possible"]
 
 

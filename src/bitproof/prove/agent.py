@@ -69,7 +69,9 @@ class Agent:
 
     def seen(self, path: Path) -> None:
         """List a file that is written, for the reference's count."""
-        with os.fdopen(os.open(Path(self._orders.control) / WRITES, os.O_CREAT | os.O_APPEND | os.O_WRONLY), "ab") as file:
+        with os.fdopen(
+            os.open(Path(self._orders.control) / WRITES, os.O_CREAT | os.O_APPEND | os.O_WRONLY), "ab"
+        ) as file:
             file.write(os.fsencode(path) + b"\n")
 
     def torn(self, path: Path) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 import msgspec
 
@@ -33,7 +34,7 @@ class Guard:
             start_new_session=True,
         )
 
-    def __enter__(self) -> "Guard":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

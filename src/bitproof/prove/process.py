@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 import msgspec
 import psutil
@@ -94,13 +94,13 @@ def run(start: Start, watch: Callable[[float], None]) -> Finished:
     return Finished(ending, process.returncode, reached, last_lines(start.log), time.monotonic() - begun)
 
 
-def _popen(start: Start, log: object) -> "subprocess.Popen[bytes]":
+def _popen(start: Start, log: IO[bytes]) -> "subprocess.Popen[bytes]":
     try:
         return subprocess.Popen(
             list(start.command),
             env={**start.environment, MARKER: start.marker},
             stdin=subprocess.DEVNULL,
-            stdout=log,  # type: ignore[arg-type]
+            stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
@@ -129,9 +129,7 @@ def _follow(
         time.sleep(_POLL)
 
 
-def _strike(
-    process: "subprocess.Popen[bytes]", start: Start, begun: float, watch: Callable[[float], None]
-) -> Ending:
+def _strike(process: "subprocess.Popen[bytes]", start: Start, begun: float, watch: Callable[[float], None]) -> Ending:
     if start.signal_number == signal.SIGKILL:
         kill_tree(start.marker, process.pid)
         return "killed"
@@ -184,7 +182,7 @@ def _tree(marker: str, root: int | None) -> Iterable[psutil.Process]:
 
 def _alive(process: psutil.Process) -> bool:
     try:
-        return process.status() != psutil.STATUS_ZOMBIE
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:
         return False
 

@@ -249,7 +249,9 @@ def _resumed(
     number = len(kills) + 1
     trail = _read(place, number)
     trails = Trails(
-        reference=str(reference.path), interrupted=[str(t.path) for t in legs], resumed=[str(place / f"leg-{number}.trail")]
+        reference=str(reference.path),
+        interrupted=[str(t.path) for t in legs],
+        resumed=[str(place / f"leg-{number}.trail")],
     )
     events = _events(place, number, trail)
     causes = _torn(torn, events, place)
@@ -268,7 +270,9 @@ def _resumed(
         return _took_no_step(base, line, kills)
     verdict = compare_resume(reference, [*legs, trail], kills)
     if verdict.verdict == "diverged" and verdict.divergence is not None and proof.options.control:
-        verdict = _controlled(proof, reference, verdict, lambda: compare_resume(reference, [*legs, trail], kills, controlled=True))
+        verdict = _controlled(
+            proof, reference, verdict, lambda: compare_resume(reference, [*legs, trail], kills, controlled=True)
+        )
     if causes and verdict.verdict not in {"identical", "could-not-judge"}:
         verdict = msgspec.structs.replace(verdict, causes=[*causes, *verdict.causes])
     return msgspec.structs.replace(verdict, trails=trails)

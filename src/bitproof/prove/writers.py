@@ -18,7 +18,9 @@ from bitproof.trail.probes.patching import when_imported, wrap
 COVERED = ("torch.save", "safetensors", "open() for writing (numpy.save, json, pickle, …)")
 
 
-def watch_writers(folders: list[Path], tear: int | None, seen: Callable[[Path], None], torn: Callable[[Path], None]) -> None:
+def watch_writers(
+    folders: list[Path], tear: int | None, seen: Callable[[Path], None], torn: Callable[[Path], None]
+) -> None:
     """Watch every file that this process writes below the folders, for the rest of its life.
 
     Args:

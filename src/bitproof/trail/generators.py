@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import torch
 
-from bitproof.fingerprint import digest_bytes
+from bitproof.fingerprint import digest_bytes, digest_tensor
 
 WORDS = 624
 _STATE_BYTES = 4 * WORDS
@@ -30,7 +30,8 @@ class PythonReader:
     name = "python"
 
     def __init__(self) -> None:
-        self._generator: random.Random = random.random.__self__  # type: ignore[attr-defined]
+        # `random.random` is a bound method of the one global generator.
+        self._generator: random.Random = getattr(random.random, "__self__")  # noqa: B009
         self._peek = self._find_state()
         self._seen: tuple[bytes, float | None] | None = None
         self._digest = 0
@@ -74,7 +75,7 @@ class NumpyReader:
         import numpy as np  # noqa: PLC0415  # only scripts that use NumPy pay for it
 
         self._get_state = np.random.get_state
-        self._generator = np.random.mtrand._rand._bit_generator  # type: ignore[attr-defined]  # noqa: SLF001
+        self._generator = np.random.mtrand._rand._bit_generator  # noqa: SLF001
         self._peek: ctypes.Array[ctypes.c_char] | None = None
         if type(self._generator).__name__ == "MT19937":
             self._peek = (ctypes.c_char * (_STATE_BYTES + 4)).from_address(self._generator.ctypes.state_address)
@@ -97,11 +98,8 @@ class NumpyReader:
             self._spare = True
             return repr(sorted(inner.items())).encode()
         self._spare = bool(state["has_gauss"])
-        return (
-            inner["key"].astype("<u4").tobytes()
-            + struct.pack("<I", inner["pos"])
-            + _pack_spare(state["gauss"] if self._spare else None)
-        )
+        words: bytes = inner["key"].astype("<u4").tobytes()
+        return words + struct.pack("<I", inner["pos"]) + _pack_spare(state["gauss"] if self._spare else None)
 
 
 class TorchReader:
@@ -115,7 +113,7 @@ class TorchReader:
 
     def read(self) -> int:
         """Return the digest of the state."""
-        return digest_bytes(memoryview(torch.default_generator.get_state().numpy()))
+        return digest_tensor(torch.default_generator.get_state())
 
     def state(self) -> bytes:
         """Return the state: 624 words, the position, and the rest of the struct that is not the seed."""

@@ -119,7 +119,9 @@ class Registry:
 
     def _top(self, module: nn.Module) -> nn.Module:
         top, seen = module, {id(module)}
-        while (held := self._parents.get(top)) is not None and (parent := held()) is not None and id(parent) not in seen:
+        while (
+            (held := self._parents.get(top)) is not None and (parent := held()) is not None and id(parent) not in seen
+        ):
             # A parent that let go of the child holds it no longer.
             if not any(child is top for child in parent._modules.values()):  # noqa: SLF001
                 break

@@ -197,7 +197,8 @@ def _read_leg(path: Path, number: int, rank: int) -> Leg:
             )
             raise TrailVersionError(msg)
         meta = {
-            key: _decode_json(path, value) for key, value in connection.execute("SELECT key, value FROM meta ORDER BY key")
+            key: _decode_json(path, value)
+            for key, value in connection.execute("SELECT key, value FROM meta ORDER BY key")
         }
         if meta.get("algorithms") != _ALGORITHMS:
             msg = (
@@ -213,7 +214,9 @@ def _read_leg(path: Path, number: int, rank: int) -> Leg:
     if problem != "ok":
         raise _corrupt(path, problem)
     if [head.step for head in steps] != list(range(1, len(steps) + 1)):
-        raise _corrupt(path, f"steps are missing: expected 1 to {len(steps)}, found {steps[0].step} to {steps[-1].step}")
+        raise _corrupt(
+            path, f"steps are missing: expected 1 to {len(steps)}, found {steps[0].step} to {steps[-1].step}"
+        )
     last = final[0] if final and final[0].step == len(steps) + 1 else None
     return Leg(path, number, rank, meta, steps, last, events, layouts)
 

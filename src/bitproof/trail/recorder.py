@@ -384,6 +384,7 @@ class Recorder:
         if self.step == 0 and self.on_first_state is not None and window is self._window:
             self.on_first_state({facet: self._root(entries) for facet, entries in window.facets.items()})
             self.on_first_state = None
+
     def _capture_groups(self, window: Window, name: str, optimizer: torch.optim.Optimizer) -> None:
         groups = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
         shown = repr(groups)
@@ -498,7 +499,9 @@ class Recorder:
 
     def _root(self, entries: dict[str, tuple[str, int, bytes]]) -> int:
         return combine(
-            digest for name in sorted(entries) for digest in (digest_text(name + " " + entries[name][0]), entries[name][1])
+            digest
+            for name in sorted(entries)
+            for digest in (digest_text(name + " " + entries[name][0]), entries[name][1])
         )
 
     def _write(self, window: Window) -> None:
@@ -635,7 +638,7 @@ def _tensor_leaves(tree: Any, name: str = "") -> Iterator[tuple[str, torch.Tenso
     """Yield the tensors in nested mappings, sequences and data classes, with dotted names."""
     if isinstance(tree, torch.Tensor):
         yield name or "0", tree
-    elif isinstance(tree, dict) or hasattr(tree, "keys") and hasattr(tree, "__getitem__"):
+    elif isinstance(tree, dict) or (hasattr(tree, "keys") and hasattr(tree, "__getitem__")):
         for key in tree.keys():  # noqa: SIM118  # BatchEncoding and others iterate over something else
             yield from _tensor_leaves(tree[key], f"{name}.{key}" if name else str(key))
     elif isinstance(tree, (list, tuple)):
@@ -668,8 +671,8 @@ def _sketch(tensor: torch.Tensor) -> bytes:
     """Return the first, middle and last element, each in 8 bytes, left-aligned."""
     if tensor.device.type != "cpu" or not tensor.is_contiguous() or not tensor.nbytes or tensor.element_size() > 8:
         return bytes(24)
-    data = view_bytes(tensor)
+    data = memoryview(view_bytes(tensor)).cast("B")
     width = tensor.element_size()
     middle = (tensor.nbytes // width // 2) * width
     last = tensor.nbytes - width
-    return b"".join(data[i : i + width].ljust(8, b"\0") for i in (0, middle, last))
+    return b"".join(bytes(data[i : i + width]).ljust(8, b"\0") for i in (0, middle, last))

@@ -3,7 +3,10 @@
 import sys
 import sysconfig
 from pathlib import Path
-from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 _PACKAGE = str(Path(__file__).resolve().parents[1])
 _FOREIGN = tuple(

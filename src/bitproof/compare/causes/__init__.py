@@ -18,5 +18,7 @@ def explain(case: Case) -> list[Cause]:
             f"first different: {d.facet} at step {d.step} ({', '.join(d.names) or 'no tensor names kept'})",
             "everything before it in causal order is equal",
         ]
-        found = [made("unknown", "possible", f"no rule explains why {d.facet} differs at step {d.step}", evidence, None)]
+        found = [
+            made("unknown", "possible", f"no rule explains why {d.facet} differs at step {d.step}", evidence, None)
+        ]
     return sorted(found, key=lambda cause: _ORDER[cause.confidence])

@@ -118,7 +118,9 @@ def _run_length(case: Case, at: int) -> int:
             if at + count >= len(case.batches) or mine is None:
                 return count
             theirs = case.batches[at + count]
-            if (mine.indices, mine.samples)[mine.indices is None] != (theirs.indices, theirs.samples)[mine.indices is None]:
+            if (mine.indices, mine.samples)[mine.indices is None] != (theirs.indices, theirs.samples)[
+                mine.indices is None
+            ]:
                 return count
             count += 1
     return count

@@ -13,7 +13,9 @@ def ending(case: Case) -> Iterator[Made]:
     expected, taken = case.reference.last, case.leg.last
     evidence = [f"the reference ends at step {expected}, the other at step {taken}"]
     if case.leg.offset:
-        evidence.append(f"the resumed leg started at step {case.leg.offset} and took {len(case.leg.leg.steps)} steps itself")
+        evidence.append(
+            f"the resumed leg started at step {case.leg.offset} and took {len(case.leg.leg.steps)} steps itself"
+        )
     if taken < expected:
         yield made("stopped-early", case.surest, f"{expected - taken} steps are missing at the end", evidence, None)
     else:
@@ -31,7 +33,9 @@ def accumulation(case: Case) -> Iterator[Made]:
         f"the seam lies inside step {case.leg.first}, after {case.leg.micro} of its {len(heads[0].micros)} backward passes",
         "batches and losses after the seam are equal, the accumulated gradients are not",
     ]
-    yield made("accumulation-lost", case.surest, "the gradients of the open accumulation window are gone", evidence, None)
+    yield made(
+        "accumulation-lost", case.surest, "the gradients of the open accumulation window are gone", evidence, None
+    )
 
 
 RULES = (ending, accumulation)

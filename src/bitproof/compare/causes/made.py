@@ -9,7 +9,12 @@ Made = Cause
 
 
 def made(
-    code: str, confidence: Confidence, summary: str, evidence: Iterable[str], where: str | None, remedy: str | None = None
+    code: str,
+    confidence: Confidence,
+    summary: str,
+    evidence: Iterable[str],
+    where: str | None,
+    remedy: str | None = None,
 ) -> Made:
     """Make a cause of a known code, without empty evidence."""
     return Cause(

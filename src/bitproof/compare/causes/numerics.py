@@ -24,9 +24,17 @@ def environment(case: Case) -> Iterator[Made]:
         yield _changed(seeds, "certain", "the runs were seeded differently")
     elif workers and case.facet == "batch":
         yield _changed(workers, "likely", "the data loader runs with other settings")
-    if bits and case.facet in {"loss", "gradients", "buffers", "weights", "optimizer"} and not (seeds and not case.resumed):
+    if (
+        bits
+        and case.facet in {"loss", "gradients", "buffers", "weights", "optimizer"}
+        and not (seeds and not case.resumed)
+    ):
         alone = _equal_inputs(case)
-        yield _changed(bits, "certain" if alone and case.controlled else "likely" if alone else "possible", "settings that change arithmetic differ")
+        yield _changed(
+            bits,
+            "certain" if alone and case.controlled else "likely" if alone else "possible",
+            "settings that change arithmetic differ",
+        )
     if order and case.facet in {"batch", "weights"} and not seeds:
         yield _changed(order, "likely", "the order of sets and dicts of strings differs from process to process")
     if rest and not (seeds or bits or workers or order):
@@ -80,8 +88,20 @@ def nondeterministic(case: Case) -> Iterator[Made]:
         f"weights, batch and generators are equal at step {case.divergence.step}, and the {case.facet} differ",
         f"{threads} threads, deterministic algorithms {'on' if flag else 'off'}",
     ]
-    yield made("nondeterministic-op", "possible", "equal inputs gave other outputs: an order of addition may change", evidence, None)
-    yield made("uninitialized-memory", "possible", "equal inputs gave other outputs: unwritten memory may be read", evidence[:1], None)
+    yield made(
+        "nondeterministic-op",
+        "possible",
+        "equal inputs gave other outputs: an order of addition may change",
+        evidence,
+        None,
+    )
+    yield made(
+        "uninitialized-memory",
+        "possible",
+        "equal inputs gave other outputs: unwritten memory may be read",
+        evidence[:1],
+        None,
+    )
 
 
 def unseeded(case: Case) -> Iterator[Made]:
@@ -96,8 +116,17 @@ def unseeded(case: Case) -> Iterator[Made]:
         names = " and ".join(loose)
         evidence = [f"{names}: no seeding call before the first step", "its states differ in the two runs"]
         where = None
-        remedy = "Seed every generator that is drawn from at the start: torch.manual_seed, random.seed, numpy.random.seed."
-        yield made("rng-not-restored", "certain" if "torch" in loose else "likely", f"{names}'s generator was never seeded", evidence, where, remedy)
+        remedy = (
+            "Seed every generator that is drawn from at the start: torch.manual_seed, random.seed, numpy.random.seed."
+        )
+        yield made(
+            "rng-not-restored",
+            "certain" if "torch" in loose else "likely",
+            f"{names}'s generator was never seeded",
+            evidence,
+            where,
+            remedy,
+        )
 
 
 def _changed(differences: list[Difference], confidence: Confidence, summary: str) -> Made:

@@ -29,16 +29,20 @@ def generators(case: Case) -> Iterator[Made]:
     """Find generators that are drawn from and differ, where the work of a step is what differs."""
     if case.facet not in _WORK or not case.resumed:
         return
-    found = [f for f in findings(case.reference, case.leg, case.divergence.step) if drawn(case.reference, case.leg, f.generator)]
+    found = [
+        f
+        for f in findings(case.reference, case.leg, case.divergence.step)
+        if drawn(case.reference, case.leg, f.generator)
+    ]
     explained = [(f.generator, *explain(case, f)) for f in found]
     confidence: Confidence = case.surest if root_in_generators(case) else "possible"
-    for code in _SAID:
+    for code, said in _SAID.items():
         fits = [(name, evidence) for name, its, evidence in explained if its == code]
         if fits:
             names = " and ".join(name for name, _ in fits)
             evidence = [f"{name}: {line}" for name, lines in fits for line in lines]
             where = case.where("seed", generator=fits[0][0]) if code == "rng-reseeded" else None
-            yield made(code, confidence, f"the generator of {names} {_SAID[code]}", evidence, where)
+            yield made(code, confidence, f"the generator of {names} {said}", evidence, where)
 
 
 def shared_streams(case: Case) -> Iterator[Made]:
@@ -60,7 +64,9 @@ def shared_streams(case: Case) -> Iterator[Made]:
                     "the reference's ranks had different states there",
                 ]
                 summary = f"ranks {ranks[0]} and {ranks[1]} draw the same random numbers after the seam"
-                yield made("ranks-share-stream", case.surest, summary, evidence, case.where("rng-restored", generator=name))
+                yield made(
+                    "ranks-share-stream", case.surest, summary, evidence, case.where("rng-restored", generator=name)
+                )
                 return
 
 
@@ -111,7 +117,11 @@ def explain(case: Case, finding: Finding) -> tuple[Code, list[str]]:
         if seeded:
             evidence.append(f"it was seeded at {seeded}")
         return "rng-reseeded", evidence
-    order = [e.kind for e in case.events_before("seed") + case.events_before("rng-restored") if e.data.get("generator") == name]
+    order = [
+        e.kind
+        for e in case.events_before("seed") + case.events_before("rng-restored")
+        if e.data.get("generator") == name
+    ]
     apart = _apart(case, finding)
     restored = "rng-restored" in order
     if seeded and not restored:

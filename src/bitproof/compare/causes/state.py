@@ -9,7 +9,9 @@ from bitproof.compare.distance import describe
 from bitproof.compare.divergence import differing, shown
 from bitproof.trail.records import Tensors
 
-_AVERAGE = re.compile(r"(^|[._\-/])(ema|swa|avg|average|averaged|shadow|polyak|mean_model|n_averaged)([._\-/]|\d|$)", re.IGNORECASE)
+_AVERAGE = re.compile(
+    r"(^|[._\-/])(ema|swa|avg|average|averaged|shadow|polyak|mean_model|n_averaged)([._\-/]|\d|$)", re.IGNORECASE
+)
 
 
 def weights(case: Case) -> Iterator[Made]:

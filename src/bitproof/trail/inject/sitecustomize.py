@@ -12,7 +12,7 @@ import os
 import sys
 
 
-def _note(text):
+def _note(text: str) -> None:
     """Tell the launcher why nothing is recorded in this process."""
     settings = json.loads(os.environ["BITPROOF_AGENT"])
     folder = os.path.join(settings["trail"], "notes")
@@ -22,19 +22,19 @@ def _note(text):
         json.dump(note, file)
 
 
-def _attach():
+def _attach() -> None:
     settings = json.loads(os.environ["BITPROOF_AGENT"])
     module, function = settings["agent"].split(":")
     try:
         agent = importlib.import_module(module)
     except ImportError as error:
-        _note("bitproof cannot be imported by %s: %s" % (sys.executable, error))
+        _note(f"bitproof cannot be imported by {sys.executable}: {error}")
         return
     getattr(agent, function)(settings)
 
 
 class _TorchFinder(importlib.abc.MetaPathFinder):
-    def find_spec(self, fullname, path, target=None):
+    def find_spec(self, fullname: str, path: object, target: object = None) -> object:
         if fullname != "torch":
             return None
         sys.meta_path.remove(self)
@@ -43,15 +43,15 @@ class _TorchFinder(importlib.abc.MetaPathFinder):
             return spec
         run = spec.loader.exec_module
 
-        def exec_module(module):
+        def exec_module(module: object) -> None:
             run(module)
             _attach()
 
-        spec.loader.exec_module = exec_module
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 
-def _chain():
+def _chain() -> None:
     """Run the ``sitecustomize`` that this one hides, if there is one."""
     here = os.path.dirname(os.path.abspath(__file__))
     others = [path for path in sys.path if os.path.abspath(path or ".") != here]

@@ -10,7 +10,7 @@ import torch.utils.checkpoint
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
 
-from bitproof.trail.probes.patching import Detach, when_imported, wrap
+from bitproof.trail.probes.patching import Detach, all_of, when_imported, wrap
 from bitproof.trail.recorder import Recorder
 
 
@@ -39,7 +39,7 @@ def attach(recorder: Recorder) -> Detach:
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
             def load_state_dict(target: Any, *args: Any, **kwargs: Any) -> Any:
                 result = original(target, *args, **kwargs)
-                facts = {"on": on, "class": type(target).__name__}
+                facts: dict[str, Any] = {"on": on, "class": type(target).__name__}
                 for name in ("missing_keys", "unexpected_keys"):
                     keys = getattr(result, name, None)
                     if keys:
@@ -54,7 +54,7 @@ def attach(recorder: Recorder) -> Detach:
 
     def watch_numpy(module: ModuleType) -> Detach:
         undo = [wrap(module, "seed", seeded("numpy")), wrap(module, "set_state", restored("numpy"))]
-        return lambda: [detach() for detach in undo] and None
+        return all_of(undo)
 
     undo = [
         wrap(torch, "manual_seed", seeded("torch")),
@@ -80,7 +80,7 @@ def attach(recorder: Recorder) -> Detach:
         wrap(torch.optim.lr_scheduler.LRScheduler, "load_state_dict", loaded("scheduler")),
         wrap(GradScaler, "load_state_dict", loaded("scaler")),
     ]
-    return lambda: [detach() for detach in undo] and None
+    return all_of(undo)
 
 
 def _seed(arguments: list[Any]) -> int | str | None:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from bitproof.fingerprint import digest_bytes, digest_tensor, digest_text
-from bitproof.trail.probes.patching import Detach, when_imported, wrap
+from bitproof.trail.probes.patching import Detach, all_of, when_imported, wrap
 from bitproof.trail.recorder import Recorder, tensor_kind
 from bitproof.trail.records import TensorRow
 
@@ -27,7 +27,9 @@ def attach(recorder: Recorder) -> Detach:
     def make_save(original: Callable[..., Any]) -> Callable[..., Any]:
         def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(obj, f, *args, **kwargs)
-            recorder.event("file-saved", {"path": _path(f), "writer": "torch.save"}, _row(recorder, dict(_leaves(obj, ""))))
+            recorder.event(
+                "file-saved", {"path": _path(f), "writer": "torch.save"}, _row(recorder, dict(_leaves(obj, "")))
+            )
             return result
 
         return save
@@ -59,7 +61,7 @@ def attach(recorder: Recorder) -> Detach:
             wrap(module, "serialize_file", make_serialize),
             wrap(module, "safe_open", make_load("safetensors")),
         ]
-        return lambda: [detach() for detach in undo] and None
+        return all_of(undo)
 
     undo = [
         wrap(torch, "save", make_save),
@@ -69,14 +71,14 @@ def attach(recorder: Recorder) -> Detach:
         when_imported("safetensors", watch_safetensors),
         when_imported("safetensors.torch", watch_safetensors_torch),
     ]
-    return lambda: [detach() for detach in undo] and None
+    return all_of(undo)
 
 
 def _path(f: Any) -> str | None:
     if isinstance(f, (str, os.PathLike)):
-        return os.path.abspath(os.fsdecode(f))
+        return os.path.abspath(os.fsdecode(f))  # noqa: PTH100  # resolve() would follow links
     name = getattr(f, "name", None)
-    return os.path.abspath(name) if isinstance(name, str) else None
+    return os.path.abspath(name) if isinstance(name, str) else None  # noqa: PTH100  # likewise
 
 
 def _row(recorder: Recorder, entries: Entries) -> TensorRow | None:
@@ -97,7 +99,7 @@ def _leaves(tree: Any, name: str) -> Iterator[tuple[str, tuple[str, int, bytes]]
         else:
             for i, value in enumerate(tree):
                 yield from _leaves(value, f"{name}.{i}" if name else str(i))
-    elif type(tree).__module__ == "numpy" and hasattr(tree, "tobytes") and getattr(tree, "dtype", None) != object:
+    elif type(tree).__module__ == "numpy" and hasattr(tree, "tobytes") and not tree.dtype.hasobject:
         yield name, (f"{tree.dtype}{list(getattr(tree, 'shape', ()))}", digest_bytes(tree.tobytes()), b"")
     elif isinstance(tree, (str, bytes)):
         yield name, ("text", digest_text(repr(tree)), b"")

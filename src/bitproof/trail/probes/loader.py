@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from bitproof.trail.probes.patching import Detach, when_imported, wrap
+from bitproof.trail.probes.patching import Detach, all_of, when_imported, wrap
 from bitproof.trail.recorder import Recorder
 
 
@@ -22,7 +22,7 @@ def attach(recorder: Recorder) -> Detach:
         return _watch_iterations(recorder, numbers, module, module.StatefulDataLoader)
 
     undo.append(when_imported("torchdata.stateful_dataloader.stateful_dataloader", watch_stateful))
-    return lambda: [detach() for detach in undo] and None
+    return all_of(undo)
 
 
 def _watch_iterations(
@@ -33,7 +33,9 @@ def _watch_iterations(
     def make_iter(original: Callable[..., Any]) -> Callable[..., Any]:
         def iterate(loader: Any) -> Any:
             if torch.is_grad_enabled():
-                recorder.event("loader-started", {"loader": numbers.setdefault(loader, len(numbers) + 1)} | _facts(loader))
+                recorder.event(
+                    "loader-started", {"loader": numbers.setdefault(loader, len(numbers) + 1)} | _facts(loader)
+                )
             return original(loader)
 
         return iterate
@@ -66,7 +68,7 @@ def _watch_iterations(
         wrap(base, "_next_index", make_index),
         wrap(base, "__next__", make_next),
     ]
-    return lambda: [detach() for detach in undo] and None
+    return all_of(undo)
 
 
 def _indices(index: Any) -> list[int] | None:
@@ -81,7 +83,7 @@ def _indices(index: Any) -> list[int] | None:
 
 def _facts(loader: Any) -> dict[str, Any]:
     sampler = getattr(loader, "sampler", None)
-    dataset = getattr(loader, "dataset", None)
+    dataset: Any = getattr(loader, "dataset", None)
     return {
         "dataset": type(dataset).__name__,
         "length": len(dataset) if hasattr(dataset, "__len__") else None,

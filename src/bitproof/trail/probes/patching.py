@@ -29,9 +29,9 @@ def wrap(owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> De
     Raises:
         ProbeError: there is no such attribute in this version.
     """
-    missing = object()
+    missing: Any = object()
     own = vars(owner).get(name, missing)
-    original = getattr(owner, name, missing)
+    original: Any = getattr(owner, name, missing)
     if original is missing:
         where = getattr(owner, "__qualname__", getattr(owner, "__name__", repr(owner)))
         msg = (
@@ -39,7 +39,7 @@ def wrap(owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> De
             "Please report it with the output of `pip list`; use a supported PyTorch (2.13 or 2.14) meanwhile."
         )
         raise ProbeError(msg)
-    replacement = functools.wraps(original)(make(original))
+    replacement: Callable[..., Any] = functools.wraps(original)(make(original))
     setattr(owner, name, replacement)
 
     def detach() -> None:
@@ -49,6 +49,16 @@ def wrap(owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> De
                 delattr(owner, name)
             else:
                 setattr(owner, name, own)
+
+    return detach
+
+
+def all_of(undo: Sequence[Detach]) -> Detach:
+    """Put several together, undone in reverse."""
+
+    def detach() -> None:
+        for each in reversed(undo):
+            each()
 
     return detach
 
@@ -71,13 +81,10 @@ def when_imported(name: str, then: Callable[[ModuleType], Detach | None]) -> Det
     else:
         finder = _Finder(name, call)
         sys.meta_path.insert(0, finder)
-        undo.append(lambda: sys.meta_path.remove(finder) if finder in sys.meta_path else None)
+        undo.append(finder.leave)
 
-    def detach_all() -> None:
-        for detach in undo:
-            detach()
-
-    return detach_all
+    # The list grows when the module comes; what is in it by then is undone.
+    return all_of(undo)
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -87,12 +94,16 @@ class _Finder(importlib.abc.MetaPathFinder):
         self._name = name
         self._then = then
 
+    def leave(self) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname != self._name:
             return None
-        sys.meta_path.remove(self)
+        self.leave()
         spec = importlib.util.find_spec(fullname)
         if spec is None or spec.loader is None:
             return spec

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch.amp.grad_scaler import GradScaler
 
-from bitproof.trail.probes.patching import Detach, wrap
+from bitproof.trail.probes.patching import Detach, all_of, wrap
 from bitproof.trail.recorder import Recorder
 
 
@@ -44,4 +44,4 @@ def attach(recorder: Recorder) -> Detach:
         return update
 
     undo = [wrap(GradScaler, "step", make_step), wrap(GradScaler, "update", make_update)]
-    return lambda: [detach() for detach in undo] and None
+    return all_of(undo)

@@ -1,0 +1,5 @@
+"""``python -m bitproof``."""
+
+from bitproof.cli import main
+
+main()
