@@ -11,7 +11,7 @@ Neither looks at dtype or shape; a trail keeps those beside the digest.
 
 import ctypes
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from xxhash import xxh3_64_intdigest
 
@@ -26,6 +26,8 @@ ABSENT = 0
 _GAMMA = 0x9E3779B97F4A7C15
 _MIX_1 = 0xBF58476D1CE4E5B9
 _MIX_2 = 0x94D049BB133111EB
+_ELEMENT = 8
+_GAPS = {width: bytes(_ELEMENT - width) for width in range(1, _ELEMENT + 1)}
 _buffers: dict[int, type[ctypes.Array[ctypes.c_char]]] = {}
 
 
@@ -75,6 +77,28 @@ def digest_tensor(tensor: "torch.Tensor") -> int:
     if tensor.nbytes == 0:
         return digest_bytes(b"")
     return xxh3_64_intdigest(view_bytes(tensor)) or 1
+
+
+def digest_and_sketch(tensor: "torch.Tensor") -> tuple[int, bytes]:
+    """Digest a tensor, and keep three of its elements.
+
+    Args:
+        tensor: any strided tensor.
+
+    Returns:
+        What :func:`digest_tensor` gives; and the first, middle and last element in row-major order, each left-aligned
+        in 8 bytes (zeros for a tensor that is empty, not on the host, or of wider elements).
+    """
+    width = tensor.element_size()
+    if width > _ELEMENT or not tensor.is_contiguous() or tensor.device.type != "cpu" or tensor.is_conj():
+        return digest_tensor(tensor), bytes(3 * _ELEMENT)
+    size = tensor.nbytes
+    if size == 0:
+        return digest_bytes(b""), bytes(3 * _ELEMENT)
+    data: Any = view_bytes(tensor)
+    middle, gap = size // width // 2 * width, _GAPS[width]
+    sketch = data[:width] + gap + data[middle : middle + width] + gap + data[size - width : size] + gap
+    return xxh3_64_intdigest(data) or 1, sketch
 
 
 def digest_rows(tensor: "torch.Tensor") -> list[int]:

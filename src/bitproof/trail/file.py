@@ -25,7 +25,6 @@ CREATE TABLE layouts (id INTEGER PRIMARY KEY, layout BLOB NOT NULL);
 CREATE TABLE steps (step INTEGER PRIMARY KEY, head BLOB NOT NULL, detail BLOB);
 CREATE TABLE final (id INTEGER PRIMARY KEY CHECK (id = 1), head BLOB NOT NULL, detail BLOB NOT NULL);
 CREATE TABLE events (id INTEGER PRIMARY KEY, event BLOB NOT NULL);
-CREATE TABLE generators (name TEXT NOT NULL, digest BLOB NOT NULL, state BLOB NOT NULL, PRIMARY KEY (name, digest)) WITHOUT ROWID;
 """
 _orphans: list[sqlite3.Connection] = []
 """Connections inherited through fork: never used, and never closed either, since closing would drop the parent's locks."""
@@ -94,12 +93,6 @@ class LegWriter:
     def events(self, events: Sequence[Event]) -> None:
         """Store events, in order."""
         self._connection.executemany("INSERT INTO events (event) VALUES (?)", [(self._encode(e),) for e in events])
-
-    def generator(self, name: str, digest: int, state: bytes) -> None:
-        """Store a generator's state once."""
-        self._connection.execute(
-            "INSERT OR IGNORE INTO generators VALUES (?, ?, ?)", (name, digest.to_bytes(8, "big"), state)
-        )
 
     def forget_details(self, first: int, last: int, every: int) -> None:
         """Drop the details of steps ``first`` to ``last``, but for each ``every``-th."""

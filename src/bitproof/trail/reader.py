@@ -72,12 +72,13 @@ class Leg:
         return self._read_detail("SELECT detail FROM final", ()) if self.final is not None else None
 
     def generator_state(self, name: str, digest: int) -> bytes | None:
-        """Return the state of a generator that has this digest."""
-        with _reading(self.path) as connection:
-            row = connection.execute(
-                "SELECT state FROM generators WHERE name = ? AND digest = ?", (name, digest.to_bytes(8, "big"))
-            ).fetchone()
-        return bytes(row[0]) if row else None
+        """Return the state of a generator that has this digest, or None where it was not kept."""
+        if (name, digest) not in self._states:
+            for head in self.steps:
+                if digest in _digests_of(head, name):
+                    self.detail(head.step)
+                    break
+        return self._states.get((name, digest))
 
     def tensors(self, row: TensorRow) -> Tensors:
         """Join a row with its layout."""
@@ -87,12 +88,17 @@ class Leg:
     def _details(self) -> dict[int, Detail | None]:
         return {}
 
+    @cached_property
+    def _states(self) -> dict[tuple[str, int], bytes]:
+        return {}
+
     def _read_detail(self, query: str, arguments: tuple[int, ...]) -> Detail | None:
         with _reading(self.path) as connection:
             row = connection.execute(query, arguments).fetchone()
         if row is None or row[0] is None:
             return None
         detail = _decode(self.path, row[0], StepDetail)
+        self._states.update({(name, digest): state for name, digest, state in detail.states})
         facets = {self._layouts[r.layout].facet: self.tensors(r) for r in detail.rows}
         return Detail(
             facets,
@@ -138,6 +144,10 @@ def read_trail(path: str | os.PathLike[str]) -> Trail:
 def next_leg(folder: Path) -> int:
     """Return the number for the next leg to be written to a folder."""
     return max((number for _, number, _ in _leg_files(folder)), default=0) + 1
+
+
+def _digests_of(head: StepHead, name: str) -> set[int | None]:
+    return {head.rng_start.get(name), head.rng_forward.get(name), *(micro.rng.get(name) for micro in head.micros)}
 
 
 def _leg_files(folder: Path) -> list[tuple[Path, int, int]]:

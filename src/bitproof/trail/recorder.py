@@ -16,7 +16,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from bitproof.fingerprint import ABSENT, combine, digest_rows, digest_tensor, digest_text, view_bytes
+from bitproof.fingerprint import (
+    ABSENT,
+    combine,
+    digest_and_sketch,
+    digest_bytes,
+    digest_rows,
+    digest_tensor,
+    digest_text,
+)
 from bitproof.trail.file import LegWriter
 from bitproof.trail.generators import Generators
 from bitproof.trail.names import Model, Registry
@@ -40,7 +48,8 @@ _EARLY_EVENTS = 10_000
 _MOST_ROWS = 4_096
 _SKETCHED = frozenset({"weights", "gradients", "optimizer", "buffers"})
 
-Leaf = tuple[str, Any]
+Entries = dict[str, tuple[str, int, bytes]]
+"""Name → kind, digest, sketch."""
 
 
 @dataclass(slots=True)
@@ -74,7 +83,7 @@ class Micro:
     loss_value: float | None = None
     loader: int | None = None
     indices: list[int] | None = None
-    buffers: dict[str, tuple[str, int, bytes]] = field(default_factory=dict)
+    buffers: Entries = field(default_factory=dict)
     rng: dict[str, int] = field(default_factory=dict)
 
 
@@ -88,7 +97,7 @@ class Window:
     open_micro: Micro = field(default_factory=Micro)
     models: dict[int, Model] = field(default_factory=dict)
     eval_models: set[int] = field(default_factory=set)
-    facets: dict[str, dict[str, tuple[str, int, bytes]]] = field(default_factory=dict)
+    facets: dict[str, Entries] = field(default_factory=dict)
     updates: int = 0
     skipped: bool = False
     number: int = 0
@@ -98,7 +107,7 @@ class Window:
     remembered: list[tuple[str, str, "weakref.ref[torch.Tensor]"]] = field(default_factory=list)
     """The tensors of the state, so that it can be looked at once more after the last step."""
 
-    def facet(self, name: str) -> dict[str, tuple[str, int, bytes]]:
+    def facet(self, name: str) -> Entries:
         """Return the facet's entries (name → kind, digest, sketch), to add to."""
         return self.facets.setdefault(name, {})
 
@@ -135,13 +144,13 @@ class Recorder:
         self._updates = 0
         self._depth = 0
         self._backward = 0
-        self._layouts: dict[Layout, int] = {}
+        self._layouts: dict[Layout, tuple[int, int]] = {}
         self._early: deque[Event] = deque(maxlen=_EARLY_EVENTS)
-        self._states: dict[tuple[str, int], bytes] = {}
+        self._states: list[tuple[str, int, bytes]] = []
         self._generators = Generators(self._keep_state)
         self._optimizers: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
         self._optimizer_names: dict[str, int] = {}
-        self._rates: dict[str, tuple[str, dict[str, tuple[str, int, bytes]]]] = {}
+        self._rates: dict[str, tuple[str, Entries]] = {}
         self._started = time.monotonic()
         self._skip_note: set[str] = set()
         self._deaths: list[weakref.ref[Any]] = []
@@ -165,7 +174,9 @@ class Recorder:
     def loader_batch(self, batch: Any, indices: list[int] | None) -> None:
         """Note a batch that a data loader yielded."""
         leaves = list(_tensor_leaves(batch))
-        seen = [self._see(name, tensor) for name, tensor in leaves]
+        # Where a module shows the batch, its first input is told apart by sample, and this one need not be.
+        by_sample = self._latest is None or not any(micro.inputs for micro in self._latest.micros)
+        seen = [self._see(name, t, by_sample=by_sample and i == 0) for i, (name, t) in enumerate(leaves)]
         self._window.yielded.append(
             Yielded(
                 leaves=seen,
@@ -201,7 +212,7 @@ class Recorder:
                 continue
             unique = _unique(name, taken)
             taken.add(unique)
-            micro.inputs.append(self._see(unique, tensor))
+            micro.inputs.append(self._see(unique, tensor, by_sample=not micro.inputs))
             self._match(micro, tensor)
 
     def module_returned(self, output: Any) -> None:
@@ -348,9 +359,9 @@ class Recorder:
             if module is not None:
                 mode[name or type(module).__name__] = ("value", 2 if module.training else 1, b"")
 
-    def _buffers_of(self, model: Model) -> dict[str, tuple[str, int, bytes]]:
+    def _buffers_of(self, model: Model) -> Entries:
         alive = ((named.name, named.tensor()) for named in model.buffers)
-        return {name: self._entry("buffers", tensor) for name, tensor in alive if tensor is not None}
+        return {name: self._entry(tensor) for name, tensor in alive if tensor is not None}
 
     def _capture_state(self, window: Window, optimizer: torch.optim.Optimizer) -> None:
         name = self._optimizer_name(optimizer)
@@ -360,7 +371,7 @@ class Recorder:
             for named in model.parameters:
                 tensor = named.tensor()
                 if tensor is not None and named.name not in weights:
-                    weights[named.name] = self._entry("weights", tensor)
+                    weights[named.name] = self._entry(tensor)
                     remembered.append(("weights", named.name, named.tensor))
         prefix = f"{name}/"
         for g, group in enumerate(optimizer.param_groups):
@@ -368,13 +379,13 @@ class Recorder:
                 known = self.registry.name_of(parameter)
                 own = known or f"{name}/group{g}.{i}"
                 if own not in weights:
-                    weights[own] = self._entry("weights", parameter)
+                    weights[own] = self._entry(parameter)
                     remembered.append(("weights", own, weakref.ref(parameter)))
                 state = optimizer.state.get(parameter)
                 if state:
                     for key, value in state.items():
                         entry = f"{prefix}{own}.{key}"
-                        moments[entry] = self._value("optimizer", value)
+                        moments[entry] = self._value(value)
                         if isinstance(value, torch.Tensor):
                             remembered.append(("optimizer", entry, weakref.ref(value)))
         self._capture_groups(window, name, optimizer)
@@ -382,7 +393,7 @@ class Recorder:
             scaler = window.facet("scaler")
             scaler |= {key: ("value", digest_text(repr(value)), b"") for key, value in self._scaler.items()}
         if self.step == 0 and self.on_first_state is not None and window is self._window:
-            self.on_first_state({facet: self._root(entries) for facet, entries in window.facets.items()})
+            self.on_first_state({facet: self._root(facet, entries) for facet, entries in window.facets.items()})
             self.on_first_state = None
 
     def _capture_groups(self, window: Window, name: str, optimizer: torch.optim.Optimizer) -> None:
@@ -391,7 +402,7 @@ class Recorder:
         known = self._rates.get(name)
         if known is None or known[0] != shown or "tensor" in shown:
             entries = {
-                f"{name}/group{i}.{key}": self._value("hyperparameters", value)
+                f"{name}/group{i}.{key}": self._value(value)
                 for i, group in enumerate(groups)
                 for key, value in group.items()
             }
@@ -407,7 +418,7 @@ class Recorder:
             for i, parameter in enumerate(group["params"]):
                 own = self.registry.name_of(parameter) or f"{name}/group{g}.{i}"
                 if own not in gradients:
-                    gradients[own] = self._entry("gradients", parameter.grad)
+                    gradients[own] = self._entry(parameter.grad)
 
     def _optimizer_name(self, optimizer: torch.optim.Optimizer) -> str:
         name = self._optimizers.get(optimizer)
@@ -418,10 +429,10 @@ class Recorder:
             self._deaths.append(weakref.ref(optimizer, self._optimizer_died))
         return name
 
-    def _see(self, name: str, tensor: torch.Tensor) -> Seen:
-        kind, digest, _ = self._entry("batch", tensor)
+    def _see(self, name: str, tensor: torch.Tensor, *, by_sample: bool = False) -> Seen:
+        kind, digest, _ = self._entry(tensor)
         samples: list[int] = []
-        if digest and tensor.layout is torch.strided and tensor.dim() > 0 and 0 < tensor.shape[0] <= _MOST_ROWS:
+        if by_sample and tensor.layout is torch.strided and tensor.dim() > 0 and 0 < tensor.shape[0] <= _MOST_ROWS:
             samples = digest_rows(tensor)
         return Seen(name, kind, digest, samples)
 
@@ -438,23 +449,21 @@ class Recorder:
         storage = tensor.untyped_storage()
         return any(reference() is storage for reference in self._window.produced)
 
-    def _value(self, facet: str, value: Any) -> tuple[str, int, bytes]:
+    def _value(self, value: Any) -> tuple[str, int, bytes]:
         if isinstance(value, torch.Tensor):
-            return self._entry(facet, value)
+            return self._entry(value)
         if isinstance(value, (list, tuple)) and any(isinstance(v, torch.Tensor) for v in value):
-            return "value", combine(self._value(facet, v)[1] for v in value), b""
+            return "value", combine(self._value(v)[1] for v in value), b""
         if value is None or isinstance(value, (bool, int, float, complex, str, bytes, list, tuple)):
             return "value", digest_text(repr(value)), b""
         return "value", digest_text(type(value).__qualname__), b""
 
-    def _entry(self, facet: str, tensor: torch.Tensor | None) -> tuple[str, int, bytes]:
+    def _entry(self, tensor: torch.Tensor | None) -> tuple[str, int, bytes]:
         if tensor is None:
             return "none", ABSENT, b""
         if tensor.layout is not torch.strided:
             return self._sparse_entry(tensor)
-        kind = tensor_kind(tensor)
-        digest = digest_tensor(tensor)
-        return kind, digest, _sketch(tensor) if facet in _SKETCHED else b""
+        return tensor_kind(tensor), *digest_and_sketch(tensor)
 
     def _sparse_entry(self, tensor: torch.Tensor) -> tuple[str, int, bytes]:
         if tensor.layout is torch.sparse_coo:
@@ -464,7 +473,7 @@ class Recorder:
         return tensor_kind(tensor), ABSENT, b""
 
     def _keep_state(self, name: str, digest: int, state: bytes) -> None:
-        self._states[name, digest] = state
+        self._states.append((name, digest, state))
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
@@ -483,59 +492,61 @@ class Recorder:
             self._skip_note.add(what)
             self.event("not-observed", {"what": what})
 
-    def row(self, facet: str, entries: dict[str, tuple[str, int, bytes]]) -> TensorRow:
+    def row(self, facet: str, entries: Entries) -> TensorRow:
         """Turn a facet's entries into a row, storing its layout if it is a new one."""
+        return self._row(facet, entries)[0]
+
+    def _row(self, facet: str, entries: Entries) -> tuple[TensorRow, int]:
+        """Return a facet's row and its root: a digest over the layout's names and kinds and all digests."""
         names = sorted(entries)
-        layout = Layout(facet, tuple(names), tuple(entries[name][0] for name in names))
-        number = self._layouts.get(layout)
-        if number is None:
-            number = self._layouts[layout] = len(self._layouts) + 1
+        found = [entries[name] for name in names]
+        layout = Layout(facet, tuple(names), tuple([entry[0] for entry in found]))
+        known = self._layouts.get(layout)
+        if known is None:
+            number = len(self._layouts) + 1
+            known = self._layouts[layout] = (number, digest_text("\n".join((*layout.names, *layout.kinds))))
             if self._writer is not None:
                 self._writer.layout(number, layout)
-        sketches = b"".join(entries[name][2] for name in names) if facet in _SKETCHED else b""
-        if len(sketches) != 24 * len(names):
+        digests = pack_digests([entry[1] for entry in found])
+        sketches = b"".join([entry[2] for entry in found]) if facet in _SKETCHED else b""
+        if len(sketches) != 3 * len(digests):
             sketches = b""
-        return TensorRow(number, pack_digests([entries[name][1] for name in names]), sketches)
+        return TensorRow(known[0], digests, sketches), digest_bytes(known[1].to_bytes(8, "little") + digests)
 
-    def _root(self, entries: dict[str, tuple[str, int, bytes]]) -> int:
-        return combine(
-            digest
-            for name in sorted(entries)
-            for digest in (digest_text(name + " " + entries[name][0]), entries[name][1])
-        )
+    def _root(self, facet: str, entries: Entries) -> int:
+        return self._row(facet, entries)[1]
 
     def _write(self, window: Window) -> None:
         head, detail = self._head(window)
         writer = self._open()
-        writer.begin()
         writer.step(head, detail)
-        self._write_states(writer)
         if head.step % _FORGET_EVERY == 0 and head.step > KEEP_LATEST + _FORGET_EVERY:
             last = head.step - KEEP_LATEST
             writer.forget_details(last - _FORGET_EVERY, last, self.settings.every)
-        writer.commit()
 
     def _head(self, window: Window) -> tuple[StepHead, StepDetail]:
-        rows = [self.row(facet, entries) for facet, entries in window.facets.items()]
-        roots = {facet: self._root(entries) for facet, entries in window.facets.items()}
+        rows, roots = [], {}
+        for facet, entries in window.facets.items():
+            row, roots[facet] = self._row(facet, entries)
+            rows.append(row)
         micros, batches, losses, buffers = [], [], [], []
         for micro in window.micros:
-            batch = {seen.name: (seen.kind, seen.digest, b"") for seen in self._batch_of(micro)}
-            loss = {seen.name: (seen.kind, seen.digest, b"") for seen in micro.losses}
-            batches.append(self.row("batch", batch))
-            losses.append(self.row("loss", loss))
-            buffers.append(self.row("buffers", micro.buffers) if micro.rng else None)
-            samples = next((seen.samples for seen in self._batch_of(micro) if seen.samples), [])
-            indices = [i for used in micro.used for i in used.indices or []] or micro.indices
+            seen = self._batch_of(micro)
+            batch, batch_root = self._row("batch", {s.name: (s.kind, s.digest, b"") for s in seen})
+            loss, loss_root = self._row("loss", {s.name: (s.kind, s.digest, b"") for s in micro.losses})
+            moved, moved_root = self._row("buffers", micro.buffers) if micro.rng else (None, None)
+            batches.append(batch)
+            losses.append(loss)
+            buffers.append(moved)
             micros.append(
                 MicroHead(
-                    batch=self._root(batch) if batch else None,
-                    samples=pack_digests(samples),
-                    indices=indices,
-                    loss=self._root(loss) if loss else None,
+                    batch=batch_root if seen else None,
+                    samples=pack_digests(next((s.samples for s in seen if s.samples), [])),
+                    indices=[i for used in micro.used for i in used.indices or []] or micro.indices,
+                    loss=loss_root if micro.losses else None,
                     loss_value=micro.loss_value,
                     loader=micro.loader,
-                    buffers=self._root(micro.buffers) if micro.rng else None,
+                    buffers=moved_root,
                     rng=micro.rng,
                 )
             )
@@ -554,7 +565,7 @@ class Recorder:
             seconds=time.monotonic() - self._started,
             rate=window.rate if window.rate is None or math.isfinite(window.rate) else None,
         )
-        return head, StepDetail(rows, batches, losses, buffers)
+        return head, StepDetail(rows, batches, losses, buffers, self._taken_states())
 
     def _batch_of(self, micro: Micro) -> list[Seen]:
         inputs = list(micro.inputs)
@@ -574,17 +585,16 @@ class Recorder:
             facts = self._describe() | {"rank": rank, "world_size": world}
             self._writer = LegWriter(self.settings.trail, self.settings.leg, rank, facts)
             self._writer.begin()
-            for layout, number in self._layouts.items():
+            for layout, (number, _) in self._layouts.items():
                 self._writer.layout(number, layout)
             self._writer.events(list(self._early))
             self._writer.commit()
             self._early.clear()
         return self._writer
 
-    def _write_states(self, writer: LegWriter) -> None:
-        for (name, digest), state in self._states.items():
-            writer.generator(name, digest, state)
-        self._states.clear()
+    def _taken_states(self) -> list[tuple[str, int, bytes]]:
+        states, self._states = self._states, []
+        return states
 
     def _optimizer_died(self, _reference: Any) -> None:
         self._finish_state()
@@ -599,15 +609,13 @@ class Recorder:
             if tensor is None:
                 gone.add(facet)
             elif facet not in gone:
-                window.facet(facet)[name] = self._entry(facet, tensor)
+                window.facet(facet)[name] = self._entry(tensor)
         for facet in gone:
             window.facets.pop(facet, None)
         if not window.facets:
             return
         head, detail = self._head(window)
-        self._writer.begin()
         self._writer.final(head, detail)
-        self._writer.commit()
 
     def finish(self, kind: EventKind = "ended") -> None:
         """Write the state after the last step and close the file."""
@@ -655,24 +663,15 @@ def _unique(name: str, taken: set[str]) -> str:
     return next(new for i in range(2, len(taken) + 3) if (new := f"{name}#{i}") not in taken)
 
 
-_dtypes: dict[torch.dtype, str] = {}
+_kinds: dict[tuple[torch.dtype, torch.Size, torch.device], str] = {}
 
 
 def tensor_kind(tensor: torch.Tensor) -> str:
     """Return dtype and shape, such as ``float32[64, 10]``, and the device if it is not the host."""
-    dtype = _dtypes.get(tensor.dtype)
-    if dtype is None:
-        dtype = _dtypes[tensor.dtype] = str(tensor.dtype).removeprefix("torch.")
-    device = "" if tensor.device.type == "cpu" else f"@{tensor.device.type}"
-    return f"{dtype}{list(tensor.shape)}{device}"
-
-
-def _sketch(tensor: torch.Tensor) -> bytes:
-    """Return the first, middle and last element, each in 8 bytes, left-aligned."""
-    if tensor.device.type != "cpu" or not tensor.is_contiguous() or not tensor.nbytes or tensor.element_size() > 8:
-        return bytes(24)
-    data = memoryview(view_bytes(tensor)).cast("B")
-    width = tensor.element_size()
-    middle = (tensor.nbytes // width // 2) * width
-    last = tensor.nbytes - width
-    return b"".join(bytes(data[i : i + width]).ljust(8, b"\0") for i in (0, middle, last))
+    key = (tensor.dtype, tensor.shape, tensor.device)
+    kind = _kinds.get(key)
+    if kind is None:
+        device = "" if tensor.device.type == "cpu" else f"@{tensor.device.type}"
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        kind = _kinds[key] = f"{dtype}{list(tensor.shape)}{device}"
+    return kind

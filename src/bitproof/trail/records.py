@@ -107,6 +107,8 @@ class StepDetail(msgspec.Struct, array_like=True):
     losses: list[TensorRow]
     buffers: list[TensorRow | None] = []
     """One a micro-step; None for the first, whose buffers are a facet of the step."""
+    states: list[tuple[str, int, bytes]] = []
+    """Name, digest and state of each generator that had changed by this step."""
 
 
 class Event(msgspec.Struct, array_like=True):

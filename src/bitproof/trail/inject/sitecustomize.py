@@ -10,6 +10,7 @@ import importlib.util
 import json
 import os
 import sys
+from typing import Any
 
 
 def _note(text: str) -> None:
@@ -34,7 +35,7 @@ def _attach() -> None:
 
 
 class _TorchFinder(importlib.abc.MetaPathFinder):
-    def find_spec(self, fullname: str, path: object, target: object = None) -> object:
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
         if fullname != "torch":
             return None
         sys.meta_path.remove(self)
@@ -43,7 +44,7 @@ class _TorchFinder(importlib.abc.MetaPathFinder):
             return spec
         run = spec.loader.exec_module
 
-        def exec_module(module: object) -> None:
+        def exec_module(module: Any) -> None:
             run(module)
             _attach()
 

@@ -74,7 +74,7 @@ def _watch_iterations(
 def _indices(index: Any) -> list[int] | None:
     if isinstance(index, int):
         return [index]
-    if isinstance(index, (list, tuple)) and all(isinstance(i, int) for i in index):
+    if isinstance(index, (list, tuple)) and set(map(type, index)) == {int}:
         return list(index)
     if isinstance(index, torch.Tensor) and not index.is_floating_point():
         return [int(i) for i in index.reshape(-1).tolist()]
