@@ -10,7 +10,9 @@ Neither looks at dtype or shape; a trail keeps those beside the digest.
 """
 
 import ctypes
-from collections.abc import Iterable
+import os
+import threading
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from xxhash import xxh3_64_intdigest
@@ -28,6 +30,10 @@ _MIX_1 = 0xBF58476D1CE4E5B9
 _MIX_2 = 0x94D049BB133111EB
 _ELEMENT = 8
 _GAPS = {width: bytes(_ELEMENT - width) for width in range(1, _ELEMENT + 1)}
+_LARGE = 1 << 16
+_WORTH_THREADS = 1 << 23
+_CORES = min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+"""Threads that hash; a few cores saturate the memory."""
 _buffers: dict[int, type[ctypes.Array[ctypes.c_char]]] = {}
 
 
@@ -99,6 +105,42 @@ def digest_and_sketch(tensor: "torch.Tensor") -> tuple[int, bytes]:
     middle, gap = size // width // 2 * width, _GAPS[width]
     sketch = data[:width] + gap + data[middle : middle + width] + gap + data[size - width : size] + gap
     return xxh3_64_intdigest(data) or 1, sketch
+
+
+def digest_all(tensors: "Sequence[torch.Tensor]") -> list[tuple[int, bytes]]:
+    """Digest and sketch many tensors, with several threads where they are large.
+
+    Hashing releases the interpreter's lock, and one core reads memory more slowly than the memory can give it.
+
+    Args:
+        tensors: any strided tensors; nothing may write to them meanwhile.
+
+    Returns:
+        What :func:`digest_and_sketch` gives for each.
+    """
+    large = [i for i, tensor in enumerate(tensors) if tensor.nbytes >= _LARGE]
+    if sum(tensors[i].nbytes for i in large) < _WORTH_THREADS or _CORES == 1:
+        return [digest_and_sketch(tensor) for tensor in tensors]
+    found: list[tuple[int, bytes] | None] = [None] * len(tensors)
+    # The largest first, handed out one by one, so that the threads end together.
+    queue = iter(sorted(large, key=lambda i: tensors[i].nbytes, reverse=True))
+    lock = threading.Lock()
+
+    def work() -> None:
+        while True:
+            with lock:
+                i = next(queue, None)
+            if i is None:
+                return
+            found[i] = digest_and_sketch(tensors[i])
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(_CORES - 1)]
+    for thread in threads:
+        thread.start()
+    work()
+    for thread in threads:
+        thread.join()
+    return [done or digest_and_sketch(tensors[i]) for i, done in enumerate(found)]
 
 
 def digest_rows(tensor: "torch.Tensor") -> list[int]:
