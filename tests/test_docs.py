@@ -1,0 +1,71 @@
+"""What README and docs show is true of the code."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import typer
+
+from bitproof.cli.main import app
+from bitproof.compare.causes.catalogue import BY_CODE
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "examples" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_CODE = re.compile(r"\b([a-z]+(?:-[a-z]+)+) \((?:certain|likely|possible)\)")
+
+
+def _commands() -> list[object]:
+    """Return every `bitproof …` command line in fences, tables and running text."""
+    found = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        fenced = [line for _, block in _FENCE.findall(text) for line in block.splitlines()]
+        inline = re.findall(r"`([^`\n]+)`", _FENCE.sub("", text))
+        for line in [*fenced, *inline]:
+            command = line.removeprefix("$ ").partition(" | ")[0].partition("  #")[0].strip()
+            if (
+                command.startswith("bitproof ")
+                and "…" not in command
+                and "--help" not in command
+                and len(command.split()) > 2
+            ):
+                found.append(pytest.param(command, id=f"{page.stem}: {command}"[:90]))
+    return found
+
+
+@pytest.mark.parametrize("command", _commands())
+def test_command_lines_parse(command: str) -> None:
+    """Every command line that the pages show is one that the command line accepts."""
+    name, *arguments = shlex.split(command)[1:]
+    group = typer.main.get_command(app)
+    assert group.commands[name].make_context(name, arguments).params  # type: ignore[attr-defined]
+
+
+def test_python_blocks_compile() -> None:
+    """Every Python block of the pages is valid Python."""
+    blocks = [
+        (page.name, block)
+        for page in PAGES
+        for kind, block in _FENCE.findall(page.read_text("utf-8"))
+        if kind == "python"
+    ]
+    assert blocks
+    for name, block in blocks:
+        compile(block, name, "exec")
+
+
+def test_codes_exist() -> None:
+    """Every cause that the pages show with a confidence is in the catalogue."""
+    shown = {code for page in PAGES for code in _CODE.findall(page.read_text("utf-8"))}
+    assert "data-restarted" in shown
+    assert shown <= BY_CODE.keys()
+
+
+def test_links_lead_somewhere() -> None:
+    """Every relative link of the pages names a file of the repository."""
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text("utf-8")):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.name}: {target}"
