@@ -1,0 +1,161 @@
+"""The audit of a loader under two topologies, and its command."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from data_samples import Drawing
+from typer.testing import CliRunner
+
+from bitproof.cli.data import app
+from bitproof.data import Loader, Topology, audit
+from bitproof.data.errors import BatchError, TopologyError
+
+ONE, TWO = Topology(1, 0), Topology(2, 2)
+
+
+class OwnGenerator(Drawing):
+    """Draws from a generator of its own, which every process has from the start."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__(n)
+        self.generator = np.random.default_rng(0)
+
+    def __getitem__(self, index: int) -> Any:
+        return index, self.generator.random() if index == 7 else 0.0
+
+
+def test_identical() -> None:
+    """A data set that draws from the global generators is the same under both, across epochs."""
+    found = audit(Loader(Drawing(30), 4, shuffle=True, seed=1), ONE, TWO, batches=10)
+
+    assert found.difference is None
+    assert (found.samples, found.unseen) == (38, 0)
+    assert str(found).startswith("identical: 38 samples in 10 batches under 1x0 and 2x2; ranks' shares are disjoint")
+
+
+def test_first_difference_is_named() -> None:
+    """A data set with a generator of its own is found out, at the first sample that differs."""
+    loader = Loader(OwnGenerator(30), 4, shuffle=True, seed=1)
+    found = audit(loader, ONE, TWO, batches=14)
+    position = next(p for p in range(30) if loader.order.locate([p])[1][0] == 7)
+
+    # The first epoch draws once in each: the second draw is the second in one process, and the first in another worker.
+    assert found.difference is not None
+    assert found.difference.facet == "content"
+    assert found.difference.first == found.difference.second == (found.difference.position // 30, 7)
+    assert found.difference.position >= position
+    assert "came out differently" in str(found)
+
+
+def test_unknown_content() -> None:
+    """Samples whose bytes are unknown are compared by order, and that is said."""
+
+    class Objects(Drawing):
+        def __getitem__(self, index: int) -> Any:
+            return object()
+
+    found = audit(Loader(Objects(8), 4), ONE, Topology(2, 0), batches=2)
+
+    assert found.difference is None
+    assert "8 of them by order only" in str(found)
+
+
+def test_batch_not_divisible() -> None:
+    """A world size that does not fit the batch is refused."""
+    with pytest.raises(BatchError, match="not divisible"):
+        audit(Loader(Drawing(9), 4), ONE, Topology(3, 0))
+
+
+@pytest.mark.parametrize("text", ["2", "x", "0x1", "-1x2", "2x"])
+def test_bad_topology(text: str) -> None:
+    """A topology that is no pair is refused with an example."""
+    with pytest.raises(TopologyError, match="RANKSxWORKERS, as in 4x2"):
+        Topology.parse(text)
+
+
+SCRIPT = """
+import numpy as np, torch
+from torch.utils.data import DataLoader, TensorDataset
+from bitproof.data import Loader
+
+class Own:
+    def __init__(self): self.generator = np.random.default_rng(0)
+    def __len__(self): return 12
+    def __getitem__(self, index): return self.generator.random()
+
+own = Own()
+data = TensorDataset(torch.arange(12))
+plain = DataLoader(data, batch_size=4)
+def make(): return Loader(data, 4, shuffle=True)
+"""
+
+
+def run(tmp_path: Path, *arguments: str) -> tuple[int, str]:
+    """Run `bitproof data check` on the script above."""
+    script = tmp_path / "audited_script.py"
+    script.write_text(SCRIPT)
+    found = CliRunner().invoke(app, ["check", f"{script}:{arguments[0]}", *arguments[1:]])
+    return found.exit_code, found.output
+
+
+@pytest.mark.parametrize("name", ["make", "data", "plain"])
+def test_command_identical(tmp_path: Path, name: str) -> None:
+    """The command takes a function, a data set or a plain DataLoader, and says identical."""
+    status, output = run(tmp_path, name, "--batches", "4", "--second", "2x1")
+
+    assert output.startswith("identical: ")
+    assert status == 0
+
+
+def test_command_finding(tmp_path: Path) -> None:
+    """A difference is printed, as JSON where asked, with status 1."""
+    status, output = run(tmp_path, "own", "--second", "2x1", "--json")
+
+    assert json.loads(output)["difference"]["facet"] == "content"
+    assert status == 1
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("nothing", "has no 'nothing'. It has: "),
+        ("make --first 3", "RANKSxWORKERS"),
+        ("make --first 3x0", "not divisible"),
+    ],
+)
+def test_command_bad_input(tmp_path: Path, target: str, message: str) -> None:
+    """A wrong name, topology or batch gives a message and status 2."""
+    status, output = run(tmp_path, *target.split())
+
+    assert message in output
+    assert status == 2
+
+
+@pytest.mark.parametrize(
+    ("target", "message"), [("x.py", "expected FILE.py:NAME"), ("no.py:x", "no file"), ("no_mod:x", "no module")]
+)
+def test_command_bad_target(target: str, message: str) -> None:
+    """A target that is not there gives a message and status 2."""
+    found = CliRunner().invoke(app, ["check", target])
+
+    assert message in found.output
+    assert found.exit_code == 2
+
+
+def test_tensors_are_compared_exactly() -> None:
+    """A sample that differs in the sign of a zero is a difference."""
+
+    class Zero(Drawing):
+        reads = 0
+
+        def __getitem__(self, index: int) -> torch.Tensor:
+            self.reads += 1
+            return torch.tensor([-0.0 if self.reads > 4 else 0.0])
+
+    found = audit(Loader(Zero(4), 4, fingerprint="known"), ONE, ONE, batches=1)
+
+    assert found.difference is not None
