@@ -1,5 +1,6 @@
 """A training script whose checkpoint holds the loader's state, killed and signalled."""
 
+import json
 import os
 import signal
 import subprocess
@@ -61,14 +62,29 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("workers", ["0", "3"])
-def test_killed_in_the_middle_of_an_epoch(tmp_path: Path, reference: Path, workers: str) -> None:
-    """SIGKILL with 2 workers in epoch 1, resumed with another number of them: the same losses and weights."""
+def test_prove_says_identical(tmp_path: Path, workers: str) -> None:
+    """`bitproof prove` kills the script in epoch 1 with 2 workers, resumes it with 0 and with 3, and says identical."""
+    resume = f"--resume-args=--resume --workers {workers}"
+    options = ["--json", "--quiet", "--kill", "17", "--work", str(tmp_path), resume]
+    script = [sys.executable, "-W", "ignore", str(SCRIPT), "--out", "{out}", "--workers", "2"]
+    command = [sys.executable, "-m", "bitproof", "prove", *options, "--", *script]
+    found = subprocess.run(command, capture_output=True, timeout=4 * START_LIMIT, check=False)
+    answer = json.loads(found.stdout)
+
+    assert answer["verdict"] == "identical"
+    assert found.returncode == 0
+    assert answer["steps"] == {"reference": 24, "compared": 9, "identical": 9}
+    assert [(seam["killed_after"]["step"], seam["resumed_at"]["step"]) for seam in answer["seams"]] == [(17, 15)]
+
+
+def test_killed_in_the_middle_of_an_epoch(tmp_path: Path, reference: Path) -> None:
+    """SIGKILL with 2 workers in epoch 1, resumed with 3 of them: the same losses and weights."""
     killed = start(tmp_path, "--workers", "2", "--step-seconds", "0.02")
     log = tmp_path / "losses.txt"
     wait_for(lambda: log.exists() and log.read_text().count("\n") >= 17, killed)
     killed.kill()
     killed.wait()
-    run(tmp_path, "--resume", "--workers", workers)
+    run(tmp_path, "--resume", "--workers", "3")
 
     assert_same_run(tmp_path, reference)
 

@@ -30,14 +30,9 @@ def check(
     Exit status: 0 identical, 1 different, 2 the target or an option is wrong.
     """
     from bitproof.data.audit import Topology, audit  # noqa: PLC0415 - torch is imported for this command only
-    from bitproof.data.errors import DataError  # noqa: PLC0415
     from bitproof.data.target import load_target  # noqa: PLC0415
 
-    try:
-        loader = load_target(target, batch_size=batch_size, seed=seed)
-        found = audit(loader, Topology.parse(first), Topology.parse(second), batches=batches)
-    except DataError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(2) from error
+    loader = load_target(target, batch_size=batch_size, seed=seed)
+    found = audit(loader, Topology.parse(first), Topology.parse(second), batches=batches)
     typer.echo(json.dumps(found.to_dict()) if as_json else str(found))
     raise typer.Exit(0 if found.difference is None else 1)

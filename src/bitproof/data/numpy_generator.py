@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any, Final
 
 import numpy as np
+from numpy.random.mtrand import _rand as global_generator
 from numpy.random.mtrand import get_bit_generator
 
 from bitproof.data.errors import SampleRandomError
@@ -13,6 +14,7 @@ from bitproof.data.order import UInt64s, splitmix
 
 WORDS: Final = 624  # words of 32 bits in a Mersenne Twister's state
 BYTES: Final = 4 * WORDS + 4  # NumPy's mt19937_state: the words, then the position in them as a C int
+# The instance behind the functions of numpy.random is used, not these: a recorder notes their calls as the user's.
 _USED_UP: Final = WORDS  # the position at which the next draw makes the next 624 words
 _GAMMAS: Final = np.arange(1, WORDS // 2 + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
 
@@ -43,7 +45,7 @@ class GlobalNumpyGenerator:
     def write(self, source: int) -> None:
         """Copy the state at address `source`, as made by `states`, into the generator."""
         if self._position.value != _USED_UP or self._head.value != self._written:
-            np.random.seed(0)  # noqa: NPY002 - something was drawn: drop the cached normal draw
+            global_generator.seed(0)  # something was drawn: drop the cached normal draw
         ctypes.memmove(self.address, source, BYTES)
         self._written = self._head.value
 
@@ -64,14 +66,14 @@ class PutBack:
         memory = ctypes.string_at(generator.address, BYTES)
         # A cached normal draw is used up without a trace in the memory: then the state must be read.
         if memory != self._memory or self._state["has_gauss"]:
-            self._memory, self._state = memory, np.random.get_state(legacy=False)  # noqa: NPY002
+            self._memory, self._state = memory, global_generator.get_state(legacy=False)
 
     def restore(self, generator: GlobalNumpyGenerator) -> None:
         """Put back the state of the last `save`."""
         if self._state["has_gauss"]:
-            np.random.set_state(self._state)  # noqa: NPY002
+            global_generator.set_state(self._state)
             return
-        np.random.seed(0)  # noqa: NPY002 - drops a cached normal draw
+        global_generator.seed(0)  # drops a cached normal draw
         ctypes.memmove(generator.address, self._memory, BYTES)
 
 

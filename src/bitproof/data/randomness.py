@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 _CHUNK: Final = 16  # samples whose NumPy states are computed at once: 40 KiB a temporary
 
-# `random.seed` belongs to the hidden instance behind the module's functions; its C method skips the checks of
-# types that `random.seed` makes on each call (1 µs of 5).
-_python: Final[random.Random] = random.seed.__self__  # type: ignore[attr-defined]
+# The instance behind the module's functions, since a recorder notes calls of those as the user's. Its C method also skips
+# the checks of types that `random.seed` makes on each call (1 µs of 5).
+_python: Final[random.Random] = random._inst  # noqa: SLF001
 _seed_python: Final = super(random.Random, _python).seed
 _numpy_put_back: Final = PutBack()
 
@@ -64,13 +64,13 @@ class SampleSeeds:
 @contextmanager
 def generators_put_back() -> Iterator[None]:
     """Put python's, NumPy's and torch's (CPU) global generators back as they were, also after an exception."""
-    in_python, in_torch = random.getstate(), torch.default_generator.get_state()
+    in_python, in_torch = _python.getstate(), torch.default_generator.get_state()
     in_numpy = GlobalNumpyGenerator()
     _numpy_put_back.save(in_numpy)
     try:
         yield
     finally:
-        random.setstate(in_python)
+        _python.setstate(in_python)
         torch.default_generator.set_state(in_torch)
         _numpy_put_back.restore(in_numpy)
 
