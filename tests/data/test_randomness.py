@@ -18,7 +18,7 @@ from bitproof.data.randomness import CurrentSample, SampleSeeds, generators_put_
 def draws(seed: int, epoch: int, index: int) -> tuple[float, int, float, float]:
     """What a sample sees first of python's, torch's, NumPy's and its own generator."""
     with generators_put_back():
-        SampleSeeds(Keys("sample", seed, size=24), [(epoch, index)]).apply(0)
+        SampleSeeds([Keys("sample", seed, size=24).pair(epoch, index)]).apply(0)
         stream = CurrentSample(seed, epoch, index).stream("")
         return random.random(), torch.default_generator.initial_seed(), np.random.random_sample(), stream.random()  # noqa: NPY002
 
@@ -76,7 +76,7 @@ def test_samples_are_independent() -> None:
 
 def test_numpy_draws_look_random() -> None:
     """First draws of NumPy's generator over many samples are spread evenly, and do not follow from one another."""
-    seeds = SampleSeeds(Keys("sample", 0, size=24), [(0, index) for index in range(4000)])
+    seeds = SampleSeeds([Keys("sample", 0, size=24).pair(0, index) for index in range(4000)])
     found = np.empty((4000, 3))
     with generators_put_back():
         for k in range(4000):
@@ -90,7 +90,7 @@ def test_numpy_draws_look_random() -> None:
 
 def test_cached_normal_draws_do_not_leak() -> None:
     """The second of a pair of normal draws, which generators keep, is not given to the next sample."""
-    seeds = SampleSeeds(Keys("sample", 0, size=24), [(0, 0), (0, 1)])
+    seeds = SampleSeeds([Keys("sample", 0, size=24).pair(0, index) for index in range(2)])
 
     def normals(k: int) -> tuple[float, float]:
         seeds.apply(k)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from torch.utils.data import Dataset, get_worker_info
 
 from bitproof.data.keys import Keys
-from bitproof.data.randomness import CurrentSample, SampleSeeds, current_sample, generators_put_back
+from bitproof.data.randomness import SEED_BYTES, CurrentSample, SampleSeeds, current_sample, generators_put_back
 
 SampleKey = tuple[int, int]
 """(epoch, index) of one sample."""
@@ -60,12 +60,11 @@ class KeyedDataset(Dataset[Any]):
         if not self._keyed:
             return self._collate(read_many(self.dataset, [index for _, index in keys]))
         with nullcontext() if get_worker_info() else generators_put_back():
-            samples = self._read_keyed(keys)
-            SampleSeeds(Keys("collate", self._seed, size=24), keys[:1]).apply(0)
-            return self._collate(samples)
+            return self._read_keyed(keys)
 
-    def _read_keyed(self, keys: Sequence[SampleKey]) -> list[Any]:
-        seeds = SampleSeeds(Keys("sample", self._seed, size=24), keys)
+    def _read_keyed(self, keys: Sequence[SampleKey]) -> Any:
+        of_sample, of_batch = (Keys(purpose, self._seed, size=SEED_BYTES) for purpose in ("sample", "collate"))
+        seeds = SampleSeeds([*(of_sample.pair(epoch, index) for epoch, index in keys), of_batch.pair(*keys[0])])
         dataset, samples = self.dataset, []
         try:
             for k, (epoch, index) in enumerate(keys):
@@ -74,7 +73,8 @@ class KeyedDataset(Dataset[Any]):
                 samples.append(dataset[index])
         finally:
             current_sample.set(None)
-        return samples
+        seeds.apply(len(keys))
+        return self._collate(samples)
 
 
 class WorkerStart:

@@ -158,7 +158,7 @@ class Order:
 def _round(target: UInt64s, source: UInt64s, key: UInt64s, size: np.uint64, hashed: UInt64s, spare: UInt64s) -> None:
     """Add hash(source + key), reduced to [0, size), to target modulo size; in place, with two arrays for scratch."""
     np.add(source, key, out=hashed)
-    splitmix(hashed, spare)
+    _mix(hashed, spare)  # without splitmix64's last step, which hardly touches the upper half
     hashed >>= _U32
     hashed *= size
     hashed >>= _U32
@@ -170,14 +170,18 @@ def _round(target: UInt64s, source: UInt64s, key: UInt64s, size: np.uint64, hash
 
 def splitmix(x: UInt64s, spare: UInt64s) -> None:
     """Apply the splitmix64 finaliser to x (uint64, any shape) in place; spare is scratch of the same shape."""
+    _mix(x, spare)
+    np.right_shift(x, _U31, out=spare)
+    x ^= spare
+
+
+def _mix(x: UInt64s, spare: UInt64s) -> None:
     np.right_shift(x, _U30, out=spare)
     x ^= spare
     x *= _MIX_1
     np.right_shift(x, _U27, out=spare)
     x ^= spare
     x *= _MIX_2
-    np.right_shift(x, _U31, out=spare)
-    x ^= spare
 
 
 @lru_cache(maxsize=4096)

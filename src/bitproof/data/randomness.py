@@ -11,12 +11,13 @@ import torch
 
 from bitproof.data import numpy_generator
 from bitproof.data.errors import SampleRandomError
-from bitproof.data.keys import Keys, derive
+from bitproof.data.keys import derive
 from bitproof.data.numpy_generator import GlobalNumpyGenerator, PutBack
 
 if TYPE_CHECKING:
     from bitproof.data.order import UInt64s
 
+SEED_BYTES: Final = 24  # 8 for each of python, torch and NumPy
 _CHUNK: Final = 16  # samples whose NumPy states are computed at once: 40 KiB a temporary
 
 # The instance behind the module's functions, since a recorder notes calls of those as the user's. Its C method also skips
@@ -33,19 +34,17 @@ class SampleSeeds:
     whatever seed it is given.
 
     Args:
-        purpose: what the randomness is for, with the seed: ``Keys("sample", seed, size=24)``.
-        samples: (epoch, index) pairs.
+        keys: a hash of 24 bytes (`SEED_BYTES`) a sample.
 
     """
 
-    def __init__(self, purpose: Keys, samples: Sequence[tuple[int, int]]) -> None:
-        digests = b"".join([purpose.pair(epoch, index) for epoch, index in samples])
-        seeds = np.frombuffer(digests, dtype="<u8").reshape(-1, 3).astype(np.uint64)
+    def __init__(self, keys: Sequence[bytes]) -> None:
+        seeds = np.frombuffer(b"".join(keys), dtype="<u8").reshape(-1, 3).astype(np.uint64)
         self._for_python: list[int] = seeds[:, 0].tolist()
         self._for_torch: list[int] = seeds[:, 1].tolist()
         self._for_numpy: UInt64s = seeds[:, 2]
         self._numpy = GlobalNumpyGenerator()
-        self._states = numpy_generator.empty_states(min(_CHUNK, len(samples)))
+        self._states = numpy_generator.empty_states(min(_CHUNK, len(keys)))
         self._at = int(self._states.ctypes.data)
         self._chunk = -1
 
