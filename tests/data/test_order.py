@@ -131,7 +131,7 @@ def statistics(order: Any) -> list[float]:
     n, size = len(order), 256
     batches = order[: n // size * size].reshape(-1, size)
     flip = np.mean((order[1:] ^ order[:-1]) & 1)
-    distinct = len(np.unique(np.diff(order))) / (n - 1)
+    distinct = np.count_nonzero(np.bincount(np.diff(order) + n)) / (n - 1)
     share = (batches < n // 2).mean(axis=1)
     p = (n // 2) / n
     half = np.mean((share - p) ** 2) / (p * (1 - p) / size * (n - size) / (n - 1))
@@ -146,7 +146,7 @@ def chi2(classes: Any, n: int) -> float:
     return np.mean(((counts - expected) ** 2 / expected).sum(axis=1)) / 63 * (n - 1) / (n - size)
 
 
-@pytest.mark.parametrize(("n", "seeds"), [(1_048_576, 5), (1_000_003, 5), (100_000, 8)])
+@pytest.mark.parametrize(("n", "seeds"), [(1_048_576, 4), (1_000_003, 4), (100_000, 8)])
 def test_shuffle_quality(n: int, seeds: int) -> None:
     """Five statistics over several seeds lie within noise of a true shuffle's."""
     ours = np.array([statistics(Order(n, seed)[0:n].astype(np.int32)) for seed in range(seeds)])
