@@ -253,6 +253,18 @@ def bitmap(scale: int) -> list[Row]:
     return [(f"Distinct indices in an epoch of {n:,}", f"{found:,} ({time.perf_counter() - start:.0f} s)", f"{n:,}")]
 
 
+NOTES = """
+Reading it:
+
+- The machine is shared: its load average, above, says by how many. Rows that are timed against a peer take turns with it.
+- Seeding: python's `random.seed` alone is half of it, and cannot be made cheaper from outside. NumPy's own seeding is
+  another 2 µs, and only done for a sample after one that drew from NumPy.
+- The first batch of 256 takes longer than 1 ms where each sample is seeded: it is the seeding of 256 samples. Finding the
+  256 indices is the row "256 at once".
+- Without workers, seeding and putting generators back are on the way of each sample: 0.2 ms samples pay for it. With workers
+  it is done beside the training loop, and by several processes.
+"""
+
 PARTS = (
     order_large, order_batch, order_grain, order_start, randperm, first_batch, ours_halfway, torchdata_halfway, seeding,
     throughput, bitmap,
@@ -287,7 +299,7 @@ def main() -> None:
         (
             f"{dt.datetime.now(tz=dt.UTC):%Y-%m-%d}, {os.cpu_count()} cores of {_processor()} (a shared virtual machine), Python "
             f"{platform.python_version()}, PyTorch {torch.__version__}, NumPy {np.__version__}. "
-            "By `benchmarks/bench_data.py`, in one run; times are the best of several, memory is the growth of a fresh process's peak."
+            "Load average at the start: {os.getloadavg()[0]:.1f}. By `benchmarks/bench_data.py`, in one run; times are the best of several, memory is the growth of a fresh process's peak."
         ),
         "",
         "| what | measured | target |",
@@ -298,6 +310,7 @@ def main() -> None:
         for row in in_a_process(part, 1000 if options.tiny else 1):
             lines.append(f"| {' | '.join(row)} |")
             print(lines[-1], flush=True)
+    lines.append(NOTES.rstrip())
     if options.write:
         options.write.write_text("\n".join(lines) + "\n", encoding="utf-8")
 

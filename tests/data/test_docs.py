@@ -1,5 +1,7 @@
 """The page on data: its examples run, its tree of errors is the code's."""
 
+import doctest
+import importlib
 import inspect
 import re
 from pathlib import Path
@@ -34,3 +36,12 @@ def test_error_tree(text: str) -> None:
     assert sorted(name for name, _ in lines) == sorted(classes)
     for name, builtin in lines:
         assert not builtin or builtin in {base.__name__ for base in classes[name].__mro__}
+
+
+@pytest.mark.parametrize("name", ["order", "mixture", "loader"])
+def test_doctests(name: str) -> None:
+    """The examples in docstrings print what they say."""
+    found = doctest.testmod(importlib.import_module(f"bitproof.data.{name}"))
+
+    assert found.attempted
+    assert not found.failed
