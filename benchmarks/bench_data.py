@@ -261,8 +261,9 @@ Reading it:
   another 2 µs, and only done for a sample after one that drew from NumPy.
 - The first batch of 256 takes longer than 1 ms where each sample is seeded: it is the seeding of 256 samples. Finding the
   256 indices is the row "256 at once".
-- Without workers, seeding and putting generators back are on the way of each sample: 0.2 ms samples pay for it. With workers
-  it is done beside the training loop, and by several processes.
+- Without workers, seeding and putting generators back are on the way of each sample, so the target is missed: 0.2 ms samples
+  pay for it, and more on a loaded machine, where the samples' work (a wait on the clock) takes no longer and ours does.
+  With workers it is done beside the training loop, by several processes. `sample_randomness=False` does without.
 """
 
 PARTS = (
