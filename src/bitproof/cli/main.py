@@ -5,7 +5,7 @@ import sys
 import typer
 
 from bitproof.__about__ import __version__
-from bitproof.cli import causes, diff, prove, record
+from bitproof.cli import causes, data, diff, prove, record
 from bitproof.errors import BitproofError
 
 USAGE_STATUS = 2
@@ -45,6 +45,7 @@ app.command("prove")(prove.prove)
 app.command("record")(record.record)
 app.command("diff")(diff.diff)
 app.command("causes")(causes.causes)
+app.add_typer(data.app, name="data")
 
 
 def main() -> None:
