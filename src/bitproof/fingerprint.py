@@ -56,13 +56,20 @@ def view_bytes(tensor: "torch.Tensor") -> "ctypes.Array[ctypes.c_char]":
     """Return the bytes of a contiguous host tensor without copying them.
 
     The array is valid only while ``tensor`` is alive.
+
+    Raises:
+        RuntimeError: it has none, as a fake tensor or a wrapper around others.
     """
     size = tensor.nbytes
     buffer = _buffers.get(size)
     if buffer is None:
         buffer = _buffers[size] = ctypes.c_char * size
+    address = tensor.data_ptr()
+    if address == 0 and size:
+        msg = f"a {type(tensor).__name__} has no bytes of its own on the host"
+        raise RuntimeError(msg)
     # An address instead of Tensor.numpy(): NumPy has no bfloat16 or float8, and refuses tensors that require gradients.
-    return buffer.from_address(tensor.data_ptr())
+    return buffer.from_address(address)
 
 
 def digest_tensor(tensor: "torch.Tensor") -> int:
@@ -73,13 +80,14 @@ def digest_tensor(tensor: "torch.Tensor") -> int:
 
     Returns:
         XXH3-64 of the row-major bytes for a host tensor, ``mad64`` of them otherwise.
+
+    Raises:
+        RuntimeError: the tensor has no bytes of its own.
     """
     if tensor.device.type != "cpu":
         return int(digest_on_device(tensor).item()) & 0xFFFFFFFFFFFFFFFF or 1
-    if not tensor.is_contiguous():
-        tensor = tensor.detach().contiguous()
-    if tensor.is_conj() or tensor.is_neg():
-        tensor = tensor.detach().resolve_conj().resolve_neg()
+    if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
+        tensor = _row_major(tensor)
     if tensor.nbytes == 0:
         return digest_bytes(b"")
     return xxh3_64_intdigest(view_bytes(tensor)) or 1
@@ -96,7 +104,13 @@ def digest_and_sketch(tensor: "torch.Tensor") -> tuple[int, bytes]:
         in 8 bytes (zeros for a tensor that is empty, not on the host, or of wider elements).
     """
     width = tensor.element_size()
-    if width > _ELEMENT or not tensor.is_contiguous() or tensor.device.type != "cpu" or tensor.is_conj():
+    if (
+        tensor.is_conj()
+        or tensor.is_neg()
+        or width > _ELEMENT
+        or not tensor.is_contiguous()
+        or tensor.device.type != "cpu"
+    ):
         return digest_tensor(tensor), bytes(3 * _ELEMENT)
     size = tensor.nbytes
     if size == 0:
@@ -154,8 +168,8 @@ def digest_rows(tensor: "torch.Tensor") -> list[int]:
     """
     if tensor.device.type != "cpu":
         return [digest_tensor(row) for row in tensor.detach()]
-    if not tensor.is_contiguous():
-        tensor = tensor.detach().contiguous()
+    if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
+        tensor = _row_major(tensor)
     rows = tensor.shape[0]
     if tensor.nbytes == 0:
         return [digest_bytes(b"")] * rows
@@ -177,7 +191,7 @@ def digest_on_device(tensor: "torch.Tensor", offset: int = 0) -> "torch.Tensor":
     """
     import torch  # noqa: PLC0415  # this module must import without torch
 
-    data = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    data = _row_major(tensor).reshape(-1).view(torch.uint8)
     tail = -data.numel() % 8
     if tail:
         data = torch.cat([data, data.new_zeros(tail)])
@@ -187,6 +201,11 @@ def digest_on_device(tensor: "torch.Tensor", offset: int = 0) -> "torch.Tensor":
     mixed = (mixed ^ _shift_right(mixed, 30)) * _signed(_MIX_1)
     mixed = (mixed ^ _shift_right(mixed, 27)) * _signed(_MIX_2)
     return (mixed ^ _shift_right(mixed, 31)).sum()
+
+
+def _row_major(tensor: "torch.Tensor") -> "torch.Tensor":
+    """Return the same values in row-major order, with conjugation and negation carried out."""
+    return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 
 def _signed(value: int) -> int:

@@ -105,8 +105,8 @@ def fork(tmp_path: Path) -> Callable[[Callable[[], object]], Child]:
             target = os.open(output, os.O_WRONLY | os.O_APPEND)
             os.dup2(target, 1)
             os.dup2(target, 2)
-            sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: PTH123, SIM115
-            sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: PTH123, SIM115
+            sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
+            sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
             signal.setitimer(signal.ITIMER_REAL, 0)
             function()
             status = 0

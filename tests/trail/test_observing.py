@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812  # as everybody writes it
 import torch.utils.checkpoint
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
@@ -23,9 +23,7 @@ from bitproof.trail.reader import read_trail
 
 def network(*, dropout: float = 0.1) -> nn.Sequential:
     """A net with a parameter, a buffer and a draw in it."""
-    return nn.Sequential(
-        nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(dropout), nn.Linear(16, 3)
-    )
+    return nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(dropout), nn.Linear(16, 3))
 
 
 def batches(count: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -281,7 +279,9 @@ def autograd_grad() -> nn.Module:
 
 def double_precision() -> nn.Module:
     """Complex weights and float64, channels last."""
-    net = nn.Sequential(nn.Conv2d(2, 4, 3), nn.Flatten(), nn.Linear(36, 3)).double().to(memory_format=torch.channels_last)
+    net = (
+        nn.Sequential(nn.Conv2d(2, 4, 3), nn.Flatten(), nn.Linear(36, 3)).double().to(memory_format=torch.channels_last)
+    )
     spin = nn.Parameter(torch.randn(3, dtype=torch.complex128))
     optimizer = torch.optim.Adam([*net.parameters(), spin], 0.01)
     for _ in range(3):
@@ -343,7 +343,10 @@ def outcome(make: Callable[[], nn.Module]) -> dict[str, bytes]:
     torch.manual_seed(3)
     net = make()
     tensors = {**dict(net.named_parameters()), **dict(net.named_buffers())}
-    bits = {name: tensor.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes() for name, tensor in tensors.items()}
+    bits = {
+        name: tensor.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+        for name, tensor in tensors.items()
+    }
     bits["python"] = repr(random.getstate()).encode()
     bits["numpy"] = repr([np.asarray(part).tolist() for part in np.random.get_state()]).encode()  # noqa: NPY002
     bits["torch"] = torch.get_rng_state().numpy().tobytes()
@@ -362,7 +365,9 @@ def test_recorded_equals_unrecorded(make: Callable[[], nn.Module], tmp_path: Pat
     assert all(head.roots.keys() >= {"weights", "hyperparameters", "gradients"} for head in leg.steps)
 
 
-@pytest.mark.parametrize("make", [plain, accumulating, loader_here, recurrent, adversarial], ids=lambda make: make.__name__)
+@pytest.mark.parametrize(
+    "make", [plain, accumulating, loader_here, recurrent, adversarial], ids=lambda make: make.__name__
+)
 def test_two_recordings_of_one_script_are_equal(make: Callable[[], nn.Module], tmp_path: Path) -> None:
     """What is written of a step depends on nothing but the step."""
     heads = []
@@ -394,7 +399,9 @@ def test_nothing_is_kept_alive(tmp_path: Path) -> None:
             del x, y, out, loss
             assert [ref() for ref in gone] == [None] * len(gone)
             state = weakref.ref(optimizer.state[net[0].weight]["exp_avg"])
-            gone = [weakref.ref(thing) for thing in (optimizer, net, net[0], net[0].weight, net[1].running_mean, loader)]
+            gone = [
+                weakref.ref(thing) for thing in (optimizer, net, net[0], net[0].weight, net[1].running_mean, loader)
+            ]
             del net, optimizer, loader
             # Adam's state and its parameters know each other through no cycle, so all of it goes at once.
             assert [ref() for ref in [*gone, state]] == [None] * 7
@@ -425,7 +432,12 @@ def test_nothing_stays_patched(tmp_path: Path) -> None:
     lengths = [len(hook) for hook in lists]
     with bitproof.recording(tmp_path / "a.trail"):
         outcome(loader_here)
-        changed = [name for owner, old in zip(owners, before, strict=True) for name in old if vars(owner).get(name) is not old[name]]
+        changed = [
+            name
+            for owner, old in zip(owners, before, strict=True)
+            for name in old
+            if vars(owner).get(name) is not old[name]
+        ]
     assert {"backward", "__call__", "save", "load", "manual_seed", "seed"} <= set(changed)
     for owner, old in zip(owners, before, strict=True):
         assert {name: vars(owner).get(name) for name in old} == old, owner

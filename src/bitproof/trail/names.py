@@ -58,6 +58,7 @@ class Registry:
         self._parents: weakref.WeakKeyDictionary[nn.Module, weakref.ref[nn.Module]] = weakref.WeakKeyDictionary()
         self._models: weakref.WeakKeyDictionary[nn.Module, Model] = weakref.WeakKeyDictionary()
         self._owners: dict[str, int] = {}
+        self._owned: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
         self._names: dict[int, Named] = {}
         self._homes: dict[int, tuple[weakref.ref[torch.Tensor], weakref.ref[nn.Module]]] = {}
         self._stale = False
@@ -99,6 +100,12 @@ class Registry:
             self.version += 1
         return model
 
+    def refresh(self, model: Model) -> None:
+        """Read a model's names again."""
+        model.refresh()
+        self._index(model)
+        self.version += 1
+
     def name_of(self, tensor: torch.Tensor) -> str | None:
         """Return the name of a model's parameter, or None if no known module holds it."""
         named = self._names.get(id(tensor))
@@ -115,7 +122,9 @@ class Registry:
         for named in model.parameters:
             tensor = named.tensor()
             if tensor is not None:
-                self._names.setdefault(id(tensor), named)
+                known = self._names.get(id(tensor))
+                if known is None or known.tensor() is not tensor:
+                    self._names[id(tensor)] = named
 
     def _top(self, module: nn.Module) -> nn.Module:
         top, seen = module, {id(module)}
@@ -132,9 +141,12 @@ class Registry:
     def _owner(self, top: nn.Module) -> str:
         for inner in _unwrap(top):
             top = inner
-        name = type(top).__name__
-        self._owners[name] = count = self._owners.get(name, 0) + 1
-        return name if count == 1 else f"{name}#{count}"
+        owner = self._owned.get(top)
+        if owner is None:
+            name = type(top).__name__
+            self._owners[name] = count = self._owners.get(name, 0) + 1
+            owner = self._owned[top] = name if count == 1 else f"{name}#{count}"
+        return owner
 
 
 def _unwrap(module: nn.Module) -> Iterator[nn.Module]:

@@ -6,6 +6,7 @@ A step is written as soon as an update has ended, and written again if a further
 """
 
 import math
+import sys
 import time
 import weakref
 from collections import deque
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -46,13 +48,15 @@ KEEP_LATEST = 1_000
 _FORGET_EVERY = 256
 _EARLY_EVENTS = 10_000
 _MOST_ROWS = 4_096
+_MOST_BATCHES = 256
+_MOST_INPUTS = 1_024
 _SKETCHED = frozenset({"weights", "gradients", "optimizer", "buffers"})
 
 Entries = dict[str, tuple[str, int, bytes]]
 """Name → kind, digest, sketch."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Seen:
     """One tensor or value that entered a module from outside."""
 
@@ -62,14 +66,14 @@ class Seen:
     samples: list[int]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Yielded:
     """One batch that a data loader handed out."""
 
     leaves: list[Seen]
-    addresses: frozenset[int]
+    storages: dict[int, "weakref.ref[torch.UntypedStorage]"]
+    """By address; one that has died gave its address away."""
     indices: list[int] | None
-    keep: list["weakref.ref[torch.Tensor]"]
 
 
 @dataclass(slots=True)
@@ -77,9 +81,13 @@ class Micro:
     """One backward pass, as it is put together."""
 
     inputs: list[Seen] = field(default_factory=list)
+    taken: set[str] = field(default_factory=set)
+    """The names of the inputs."""
     from_eval: bool = False
     used: list[Yielded] = field(default_factory=list)
     losses: list[Seen] = field(default_factory=list)
+    asked: list["weakref.ref[torch.Tensor]"] | None = None
+    """What ``torch.autograd.grad`` was called on."""
     loss_value: float | None = None
     loader: int | None = None
     indices: list[int] | None = None
@@ -102,8 +110,11 @@ class Window:
     skipped: bool = False
     number: int = 0
     rate: float | None = None
-    yielded: list[Yielded] = field(default_factory=list)
-    produced: list[Any] = field(default_factory=list)
+    yielded: deque[Yielded] = field(default_factory=lambda: deque(maxlen=_MOST_BATCHES))
+    produced: dict[int, "weakref.ref[torch.UntypedStorage]"] = field(default_factory=dict)
+    """Storages of what outermost modules returned, by identity."""
+    most_produced: int = _MOST_BATCHES
+    """When to look for dead ones among them."""
     remembered: list[tuple[str, str, "weakref.ref[torch.Tensor]"]] = field(default_factory=list)
     """The tensors of the state, so that it can be looked at once more after the last step."""
 
@@ -173,21 +184,20 @@ class Recorder:
 
     def loader_batch(self, batch: Any, indices: list[int] | None) -> None:
         """Note a batch that a data loader yielded."""
-        leaves = list(_tensor_leaves(batch))
         # Where a module shows the batch, its first input is told apart by sample, and this one need not be.
         by_sample = self._latest is None or not any(micro.inputs for micro in self._latest.micros)
-        seen = [self._see(name, t, by_sample=by_sample and i == 0) for i, (name, t) in enumerate(leaves)]
-        self._window.yielded.append(
-            Yielded(
-                leaves=seen,
-                addresses=frozenset(t.data_ptr() for _, t in leaves if t.device.type == "cpu" and t.numel()),
-                indices=indices,
-                keep=[weakref.ref(t) for _, t in leaves],
-            )
-        )
+        leaves: list[Seen] = []
+        storages = {}
+        for name, tensor in _tensor_leaves(batch):
+            leaves.append(self._see(name, tensor, by_sample=by_sample and not leaves))
+            address = _address(tensor)
+            if address:
+                storages[address] = weakref.ref(tensor.untyped_storage())
+        self._window.yielded.append(Yielded(leaves, storages, indices))
 
     def module_called(self, module: nn.Module, names: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note a module that is called, not from inside another one, with gradients enabled."""
+        self._settle()
         self._activity()
         window = self._window
         model = self.registry.model_of(module)
@@ -199,35 +209,63 @@ class Recorder:
             # A leg may join here, in the middle of an accumulation window.
             micro.rng = self._generators.read()
             micro.buffers = self._buffers_of(model)
-        if module.training and micro.from_eval:
-            # An evaluation that forgot no_grad came before: what it was given did not enter the step.
-            micro.inputs, micro.used, micro.from_eval = [], [], False
         if not module.training and micro.inputs and not micro.from_eval:
             return
-        micro.from_eval = not module.training
         named = [(names[i] if i < len(names) else f"arg{i}", value) for i, value in enumerate(args)]
-        taken = {seen.name for seen in micro.inputs}
-        for name, tensor in _tensor_leaves(dict([*named, *kwargs.items()])):
-            if tensor.grad_fn is not None or self._was_produced(tensor):
+        given = list(_tensor_leaves(dict([*named, *kwargs.items()])))
+        outside = [(name, tensor) for name, tensor in given if not self._was_produced(tensor)]
+        if module.training and micro.from_eval and len(outside) == len(given):
+            # An evaluation that forgot no_grad came before, and nothing of it goes in here: it is no part of the step.
+            micro.inputs, micro.used, micro.taken = [], [], set()
+        micro.from_eval = not module.training
+        for name, tensor in outside:
+            if len(micro.inputs) == _MOST_INPUTS:
+                # A loop without steps goes on for ever: the rest is folded into one.
+                last = micro.inputs[-1]
+                last.name, last.digest, last.samples = (
+                    "further",
+                    combine([last.digest, self._see("", tensor).digest]),
+                    [],
+                )
                 continue
-            unique = _unique(name, taken)
-            taken.add(unique)
+            unique = _unique(name, micro.taken)
+            micro.taken.add(unique)
             micro.inputs.append(self._see(unique, tensor, by_sample=not micro.inputs))
             self._match(micro, tensor)
 
     def module_returned(self, output: Any) -> None:
         """Note what an outermost module call returned."""
+        window = self._window
         for _, tensor in _tensor_leaves(output):
-            self._window.produced.append(weakref.ref(tensor.untyped_storage()))
+            if _address(tensor):
+                storage = tensor.untyped_storage()
+                window.produced[id(storage)] = weakref.ref(storage)
+        if len(window.produced) > window.most_produced:
+            window.produced = {key: ref for key, ref in window.produced.items() if ref() is not None}
+            window.most_produced = 2 * len(window.produced) + _MOST_BATCHES
+
+    def gradient_asked(self, outputs: Iterable[torch.Tensor]) -> None:
+        """Note a call of ``torch.autograd.grad``: the work of a step, if the script then sets gradients by hand."""
+        if self._backward:
+            return
+        self._settle()
+        if not self._window.micros and self._depth == 0:
+            self._work_begins()
+            self._window.open_micro.asked = [weakref.ref(output) for output in outputs if output.numel() == 1]
 
     def backward_begins(self, roots: Iterable[torch.Tensor]) -> None:
         """Note the start of a backward pass."""
         self._backward += 1
         if self._backward > 1:
             return
+        self._settle()
         window = self._window
         if not window.micros and self._depth == 0:
             self._work_begins()
+        self._end_micro(roots)
+
+    def _end_micro(self, roots: Iterable[torch.Tensor]) -> None:
+        window = self._window
         micro = window.open_micro
         for i, root in enumerate(roots):
             micro.losses.append(self._see(f"loss{i or ''}", root.detach()))
@@ -242,7 +280,8 @@ class Recorder:
             micro.indices = fresh[0].indices
         if pending:
             micro.loader = combine(leaf.digest for y in (micro.used or pending) for leaf in y.leaves)
-        window.yielded = [y for y in pending if y not in micro.used][-4:] if micro.used else []
+        left = [y for y in pending if y not in micro.used] if micro.used else []
+        window.yielded = deque(left, _MOST_BATCHES)
         window.micros.append(micro)
         window.open_micro = Micro()
 
@@ -265,19 +304,24 @@ class Recorder:
             optimizer: it.
             closure: it will call forward and backward itself, so the gradients do not exist yet.
         """
+        self._settle(1)
         self._depth += 1
         self._updates += 1
         if closure and self._depth == 1 and not self._window.micros:
             self._work_begins()
         window = self._joined() if self._depth == 1 else self._window
+        if window.open_micro.asked is not None and not window.micros:
+            self._end_micro([tensor for ref in window.open_micro.asked if (tensor := ref()) is not None])
         self._capture_state(window, optimizer)
         if not closure:
             self._capture_gradients(window, optimizer)
 
     def closure_returned(self, optimizer: torch.optim.Optimizer) -> None:
         """Note that a closure has computed gradients; the first time counts."""
-        if not self._window.facets.get("gradients"):
-            self._capture_gradients(self._window, optimizer)
+        window = self._window
+        if not window.facets.get("gradients"):
+            self._capture_weights(window)  # of models that were first called by the closure
+            self._capture_gradients(window, optimizer)
 
     def update_ends(self) -> None:
         """Note that an optimizer has changed weights."""
@@ -285,9 +329,17 @@ class Recorder:
         if self._depth == 0:
             self._count_update(skipped=False)
 
-    def update_abandoned(self) -> None:
-        """Note that an optimizer raised instead of changing weights."""
-        self._depth = max(0, self._depth - 1)
+    def _settle(self, entering: int = 0) -> None:
+        """Leave updates that an exception has ended: PyTorch calls no hook then.
+
+        Args:
+            entering: optimizers on the stack that have not been counted yet.
+        """
+        if not self._depth:
+            return
+        self._depth = min(self._depth, _steps_on_stack() - entering)
+        if not self._depth and self._carried is not None:
+            self._window, self._carried = self._carried, None
 
     def update_skipped(self, optimizer: torch.optim.Optimizer) -> None:
         """Note an update that the gradient scaler did not let through."""
@@ -360,19 +412,18 @@ class Recorder:
                 mode[name or type(module).__name__] = ("value", 2 if module.training else 1, b"")
 
     def _buffers_of(self, model: Model) -> Entries:
-        alive = ((named.name, named.tensor()) for named in model.buffers)
+        alive = [(named.name, named.tensor()) for named in model.buffers]
+        if any(tensor is None for _, tensor in alive):
+            # Module.to() and its like put other buffers in place, and no hook tells.
+            self.registry.refresh(model)
+            alive = [(named.name, named.tensor()) for named in model.buffers]
         return {name: self._entry(tensor) for name, tensor in alive if tensor is not None}
 
     def _capture_state(self, window: Window, optimizer: torch.optim.Optimizer) -> None:
         name = self._optimizer_name(optimizer)
+        self._capture_weights(window)
         weights, moments = window.facet("weights"), window.facet("optimizer")
         remembered = window.remembered
-        for model in window.models.values():
-            for named in model.parameters:
-                tensor = named.tensor()
-                if tensor is not None and named.name not in weights:
-                    weights[named.name] = self._entry(tensor)
-                    remembered.append(("weights", named.name, named.tensor))
         prefix = f"{name}/"
         for g, group in enumerate(optimizer.param_groups):
             for i, parameter in enumerate(group["params"]):
@@ -388,6 +439,9 @@ class Recorder:
                         moments[entry] = self._value(value)
                         if isinstance(value, torch.Tensor):
                             remembered.append(("optimizer", entry, weakref.ref(value)))
+        for key, value in optimizer.state.items():
+            if not isinstance(key, torch.Tensor):
+                moments[f"{prefix}{key}"] = self._value(value)
         self._capture_groups(window, name, optimizer)
         if self._scaler is not None and "scaler" not in window.facets:
             scaler = window.facet("scaler")
@@ -395,6 +449,15 @@ class Recorder:
         if self.step == 0 and self.on_first_state is not None and window is self._window:
             self.on_first_state({facet: self._root(facet, entries) for facet, entries in window.facets.items()})
             self.on_first_state = None
+
+    def _capture_weights(self, window: Window) -> None:
+        weights = window.facet("weights")
+        for model in window.models.values():
+            for named in model.parameters:
+                tensor = named.tensor()
+                if tensor is not None and named.name not in weights:
+                    weights[named.name] = self._entry(tensor)
+                    window.remembered.append(("weights", named.name, named.tensor))
 
     def _capture_groups(self, window: Window, name: str, optimizer: torch.optim.Optimizer) -> None:
         groups = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
@@ -409,7 +472,8 @@ class Recorder:
             known = self._rates[name] = (shown, entries)
         window.facet("hyperparameters").update(known[1])
         if window.rate is None and groups and "lr" in groups[0]:
-            window.rate = float(groups[0]["lr"])
+            rate = groups[0]["lr"]  # None where the optimizer chooses its own
+            window.rate = float(rate) if isinstance(rate, (int, float, torch.Tensor)) else None
 
     def _capture_gradients(self, window: Window, optimizer: torch.optim.Optimizer) -> None:
         name = self._optimizer_name(optimizer)
@@ -433,44 +497,66 @@ class Recorder:
         kind, digest, _ = self._entry(tensor)
         samples: list[int] = []
         if by_sample and tensor.layout is torch.strided and tensor.dim() > 0 and 0 < tensor.shape[0] <= _MOST_ROWS:
-            samples = digest_rows(tensor)
+            try:
+                samples = digest_rows(tensor)
+            except RuntimeError:  # it has no bytes of its own, and is seen as a whole
+                samples = []
         return Seen(name, kind, digest, samples)
 
     def _match(self, micro: Micro, tensor: torch.Tensor) -> None:
         """Find the loader's batch that a module's input came from, and take its other tensors (labels) along."""
-        address = tensor.data_ptr() if tensor.device.type == "cpu" and tensor.numel() else None
+        address = _address(tensor)
         for yielded in self._window.yielded:
-            if address in yielded.addresses and yielded not in micro.used:
+            storage = yielded.storages.get(address)
+            if storage is not None and storage() is tensor.untyped_storage() and yielded not in micro.used:
                 micro.used.append(yielded)
 
     def _was_produced(self, tensor: torch.Tensor) -> bool:
-        if not self._window.produced:
+        if tensor.grad_fn is not None:
+            return True
+        if not self._window.produced or not _address(tensor):
             return False
         storage = tensor.untyped_storage()
-        return any(reference() is storage for reference in self._window.produced)
+        known = self._window.produced.get(id(storage))
+        return known is not None and known() is storage
 
     def _value(self, value: Any) -> tuple[str, int, bytes]:
         if isinstance(value, torch.Tensor):
             return self._entry(value)
-        if isinstance(value, (list, tuple)) and any(isinstance(v, torch.Tensor) for v in value):
-            return "value", combine(self._value(v)[1] for v in value), b""
-        if value is None or isinstance(value, (bool, int, float, complex, str, bytes, list, tuple)):
+        if isinstance(value, (list, tuple, deque, dict)):
+            parts = value.items() if isinstance(value, dict) else enumerate(value)
+            digests = [d for key, v in parts for d in (digest_text(repr(key)), self._value(v)[1])]
+            return "value", combine([digest_text(type(value).__name__), *digests]), b""
+        if isinstance(value, (np.ndarray, np.generic)) and not value.dtype.hasobject:
+            return f"{value.dtype}{list(value.shape)}", digest_bytes(value.tobytes()), b""
+        if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
             return "value", digest_text(repr(value)), b""
-        return "value", digest_text(type(value).__qualname__), b""
+        if not callable(value):
+            self.note_unseen(f"a {type(value).__qualname__} in an optimizer")
+        return "value", digest_text(getattr(value, "__qualname__", type(value).__qualname__)), b""
 
     def _entry(self, tensor: torch.Tensor | None) -> tuple[str, int, bytes]:
         if tensor is None:
             return "none", ABSENT, b""
-        if tensor.layout is not torch.strided:
-            return self._sparse_entry(tensor)
-        return tensor_kind(tensor), *digest_and_sketch(tensor)
+        try:
+            if tensor.layout is torch.strided:
+                return tensor_kind(tensor), *digest_and_sketch(tensor)
+        except RuntimeError:  # it has no bytes of its own
+            pass
+        return self._unusual_entry(tensor)
 
-    def _sparse_entry(self, tensor: torch.Tensor) -> tuple[str, int, bytes]:
+    def _unusual_entry(self, tensor: torch.Tensor) -> tuple[str, int, bytes]:
+        """Look at a tensor that is made of others; what cannot be seen is said."""
         if tensor.layout is torch.sparse_coo:
             whole = tensor.detach().coalesce()
             return tensor_kind(tensor), combine([digest_tensor(whole.indices()), digest_tensor(whole.values())]), b""
-        self.note_unseen(f"a tensor of layout {tensor.layout}")
-        return tensor_kind(tensor), ABSENT, b""
+        if hasattr(tensor, "__tensor_flatten__"):
+            # The protocol of torch.utils._python_dispatch, which DTensor, quantized and nested tensors follow.
+            inner = [self._entry(getattr(tensor, name)) for name in tensor.__tensor_flatten__()[0]]
+            if all(kind != "unseen" for kind, _, _ in inner):
+                return f"{type(tensor).__name__}({', '.join(e[0] for e in inner)})", combine(e[1] for e in inner), b""
+        self.note_unseen(f"the content of a {type(tensor).__name__} ({tensor.layout}, on {tensor.device.type})")
+        return "unseen", ABSENT, b""
 
     def _keep_state(self, name: str, digest: int, state: bytes) -> None:
         self._states.append((name, digest, state))
@@ -642,6 +728,19 @@ class Recorder:
         self._started = time.monotonic()
 
 
+_STEP_CODE = torch.optim.Optimizer.profile_hook_step(lambda: None).__code__
+"""The code that PyTorch puts around each optimizer's step."""
+
+
+def _steps_on_stack() -> int:
+    """Count the optimizer steps that this thread is in."""
+    frame, count = sys._getframe(1), 0  # noqa: SLF001  # the documented way to a frame
+    while frame is not None:
+        count += frame.f_code is _STEP_CODE
+        frame = frame.f_back
+    return count
+
+
 def _tensor_leaves(tree: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the tensors in nested mappings, sequences and data classes, with dotted names."""
     if isinstance(tree, torch.Tensor):
@@ -661,6 +760,13 @@ def _unique(name: str, taken: set[str]) -> str:
     if name not in taken:
         return name
     return next(new for i in range(2, len(taken) + 3) if (new := f"{name}#{i}") not in taken)
+
+
+def _address(tensor: torch.Tensor) -> int:
+    """Return where a host tensor's bytes are; 0 if it has none, as a fake one or a wrapper around others."""
+    if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+        return 0
+    return tensor.data_ptr()
 
 
 _kinds: dict[tuple[torch.dtype, torch.Size, torch.device], str] = {}

@@ -30,6 +30,9 @@ def attach(recorder: Recorder) -> Detach:
                 return original(module, *args, **kwargs)
             if getattr(inside, "module", False) or recorder.in_backward or not torch.is_grad_enabled():
                 return original(module, *args, **kwargs)
+            if torch._C._functorch.peek_interpreter_stack() is not None:  # noqa: SLF001  # there is no public way to ask
+                recorder.note_unseen("what enters a module inside a torch.func transform")
+                return original(module, *args, **kwargs)
             known = names.get(type(module))
             if known is None:
                 known = names[type(module)] = _argument_names(module)
