@@ -2,8 +2,10 @@
 
 import atexit
 import contextlib
+import multiprocessing.util
 import os
 import sys
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,8 +32,8 @@ def attach(settings: Settings) -> tuple[Recorder, Detach]:
     from bitproof.trail.probes import backward, calls, files, loader, module, optimizer, scaler  # noqa: PLC0415
 
     recorder = Recorder(settings, _identify, _describe)
+    _watch_forks(recorder)
     undo = [probe.attach(recorder) for probe in (files, calls, loader, module, backward, scaler, optimizer)]
-    os.register_at_fork(after_in_child=recorder.after_fork)
 
     def detach() -> None:
         for remove in reversed(undo):
@@ -39,6 +41,26 @@ def attach(settings: Settings) -> tuple[Recorder, Detach]:
         recorder.finish()
 
     return recorder, detach
+
+
+_recorders: "weakref.WeakSet[Recorder]" = weakref.WeakSet()
+
+
+def _watch_forks(recorder: Recorder) -> None:
+    """Let a forked child start anew, and a child of multiprocessing finish its file: it ends without ``atexit``."""
+    if not _recorders:
+        os.register_at_fork(after_in_child=_after_fork)
+    _recorders.add(recorder)
+    multiprocessing.util.register_after_fork(recorder, _finish_with_process)
+
+
+def _after_fork() -> None:
+    for recorder in list(_recorders):
+        recorder.after_fork()
+
+
+def _finish_with_process(recorder: Recorder) -> None:
+    multiprocessing.util.Finalize(recorder, recorder.finish, exitpriority=0)
 
 
 def attach_for_life(settings: Settings) -> Recorder:

@@ -2,9 +2,14 @@
 
 WAL mode without fsync: every step is one commit that has reached the operating system when the call returns, so the
 file survives the death of the process at any moment (not a loss of power). The log is folded into the database only
-every 64 MiB and at the end, so a folder copied while it grows opens whole.
+every 64 MiB and at the end, so a folder copied while it grows opens whole. The file appears under its name only when
+it is complete, so a kill leaves all of it or nothing.
+
+SQLite sees damage to its structure, not to what is stored in it: each value is *sealed* by a digest before it.
 """
 
+import contextlib
+import itertools
 import os
 import sqlite3
 from collections.abc import Sequence
@@ -17,7 +22,9 @@ from bitproof import fingerprint
 from bitproof.trail.records import SCHEMA_VERSION, Event, Layout, StepDetail, StepHead
 
 SUFFIX = ".leg"
-_APPLICATION_ID = 0x62_70_72_66  # "bprf", shown by file(1)
+DRAFT = ".draft-"
+"""Beginning of the name of a file that is not complete yet."""
+APPLICATION_ID = 0x62_70_72_66  # "bprf", shown by file(1)
 _FOLD_PAGES = 16_384  # 64 MiB of 4 KiB pages
 _SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
@@ -28,6 +35,23 @@ CREATE TABLE events (id INTEGER PRIMARY KEY, event BLOB NOT NULL);
 """
 _orphans: list[sqlite3.Connection] = []
 """Connections inherited through fork: never used, and never closed either, since closing would drop the parent's locks."""
+
+
+def seal(table: str, key: int | str, value: bytes) -> bytes:
+    """Put a digest of a value, and of where it belongs, before it."""
+    return _seal(table, key, value) + value
+
+
+def unseal(table: str, key: int | str, sealed: object) -> bytes | None:
+    """Undo :func:`seal`; None if a bit has changed."""
+    if not isinstance(sealed, bytes) or sealed[:8] != _seal(table, key, sealed[8:]):
+        return None
+    return sealed[8:]
+
+
+def _seal(table: str, key: int | str, value: bytes) -> bytes:
+    digest = fingerprint.combine([fingerprint.digest_text(f"{table}/{key}"), fingerprint.digest_bytes(value)])
+    return digest.to_bytes(8, "little")
 
 
 def leg_name(leg: int, rank: int, process: int) -> str:
@@ -48,18 +72,6 @@ class LegWriter:
 
     def __init__(self, folder: Path, leg: int, rank: int, meta: dict[str, Any]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.path = _claim(folder, leg, rank)
-        self._connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
-        execute = self._connection.execute
-        execute(f"PRAGMA application_id={_APPLICATION_ID}")
-        execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-        execute("PRAGMA journal_mode=WAL")
-        execute("PRAGMA synchronous=OFF")
-        execute(f"PRAGMA wal_autocheckpoint={_FOLD_PAGES}")
-        execute("BEGIN")
-        for statement in _SCHEMA.split(";\n"):
-            if statement.strip():
-                execute(statement)
         facts = {
             "schema": SCHEMA_VERSION,
             "algorithms": {"cpu": fingerprint.HOST_ALGORITHM, "other": fingerprint.DEVICE_ALGORITHM},
@@ -68,36 +80,50 @@ class LegWriter:
             "pid": os.getpid(),
             **meta,
         }
-        self._connection.executemany(
-            "INSERT INTO meta VALUES (?, ?)", [(key, msgspec.json.encode(value)) for key, value in facts.items()]
-        )
-        execute("COMMIT")
+        self.path = _claim(folder, leg, rank, _beginning(facts))
+        self._connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+        execute = self._connection.execute
+        execute("PRAGMA journal_mode=WAL")
+        execute("PRAGMA synchronous=OFF")
+        execute(f"PRAGMA wal_autocheckpoint={_FOLD_PAGES}")
         self._encode = msgspec.msgpack.Encoder().encode
+        self._events = itertools.count(1)
 
     def layout(self, number: int, layout: Layout) -> None:
         """Store a layout under its number."""
-        self._connection.execute("INSERT INTO layouts VALUES (?, ?)", (number, self._encode(layout)))
+        self._connection.execute(
+            "INSERT INTO layouts VALUES (?, ?)", (number, seal("layouts", number, self._encode(layout)))
+        )
 
     def step(self, head: StepHead, detail: StepDetail) -> None:
         """Store a step, in place of an earlier row with its number."""
         self._connection.execute(
-            "INSERT OR REPLACE INTO steps VALUES (?, ?, ?)", (head.step, self._encode(head), self._encode(detail))
+            "INSERT OR REPLACE INTO steps VALUES (?, ?, ?)",
+            (head.step, *self._sealed("steps", head.step, head, detail)),
         )
 
     def final(self, head: StepHead, detail: StepDetail) -> None:
         """Store the state after the last step."""
         self._connection.execute(
-            "INSERT OR REPLACE INTO final VALUES (1, ?, ?)", (self._encode(head), self._encode(detail))
+            "INSERT OR REPLACE INTO final VALUES (1, ?, ?)", self._sealed("final", 1, head, detail)
         )
+
+    def _sealed(self, table: str, key: int, head: StepHead, detail: StepDetail) -> tuple[bytes, bytes]:
+        return seal(f"{table}.head", key, self._encode(head)), seal(f"{table}.detail", key, self._encode(detail))
 
     def events(self, events: Sequence[Event]) -> None:
         """Store events, in order."""
-        self._connection.executemany("INSERT INTO events (event) VALUES (?)", [(self._encode(e),) for e in events])
+        rows = [
+            (number, seal("events", number, self._encode(event)))
+            for event, number in zip(events, self._events, strict=False)
+        ]
+        self._connection.executemany("INSERT INTO events VALUES (?, ?)", rows)
 
     def forget_details(self, first: int, last: int, every: int) -> None:
         """Drop the details of steps ``first`` to ``last``, but for each ``every``-th."""
         self._connection.execute(
-            "UPDATE steps SET detail = NULL WHERE step BETWEEN ? AND ? AND step % ? != 0", (first, last, every)
+            "UPDATE steps SET detail = NULL WHERE step BETWEEN ? AND ? AND step % ? != 0 AND detail IS NOT NULL",
+            (first, last, every),
         )
 
     def begin(self) -> None:
@@ -111,7 +137,8 @@ class LegWriter:
     def close(self) -> None:
         """Fold the log into the database and close it."""
         self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        self._connection.execute("PRAGMA journal_mode=DELETE")
+        with contextlib.suppress(sqlite3.OperationalError):  # somebody is reading it: then the log stays beside it
+            self._connection.execute("PRAGMA journal_mode=DELETE")
         self._connection.close()
 
     def abandon(self) -> None:
@@ -119,14 +146,34 @@ class LegWriter:
         _orphans.append(self._connection)
 
 
-def _claim(folder: Path, leg: int, rank: int) -> Path:
-    """Create the leg's file exclusively, under the next free name."""
-    process = 0
-    while True:
-        path = folder / leg_name(leg, rank, process)
-        try:
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
-        except FileExistsError:
-            process += 1
-        else:
+def _beginning(facts: dict[str, Any]) -> bytes:
+    """Return the bytes of a database that holds the leg's facts and no step."""
+    connection = sqlite3.connect(":memory:")
+    connection.executescript(f"PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version={SCHEMA_VERSION}; {_SCHEMA}")
+    rows = [(key, seal("meta", key, msgspec.json.encode(value))) for key, value in facts.items()]
+    connection.executemany("INSERT INTO meta VALUES (?, ?)", rows)
+    connection.commit()
+    content = connection.serialize()
+    connection.close()
+    return content
+
+
+def _claim(folder: Path, leg: int, rank: int, content: bytes) -> Path:
+    """Put the leg's file in place whole, under the next free name."""
+    draft = folder / f"{DRAFT}{os.getpid()}"
+    draft.write_bytes(content)
+    try:
+        for process in itertools.count():
+            path = folder / leg_name(leg, rank, process)
+            try:
+                os.link(draft, path)
+            except FileExistsError:
+                continue
+            except OSError:  # a file system without hard links
+                if path.exists():
+                    continue
+                draft.rename(path)
             return path
+    finally:
+        draft.unlink(missing_ok=True)
+    raise AssertionError

@@ -75,7 +75,11 @@ class NumpyReader:
         import numpy as np  # noqa: PLC0415  # only scripts that use NumPy pay for it
 
         self._get_state = np.random.get_state
-        self._generator = np.random.mtrand._rand._bit_generator  # noqa: SLF001
+        self._global = np.random.mtrand._rand  # noqa: SLF001
+        self._find()
+
+    def _find(self) -> None:
+        self._generator = self._global._bit_generator  # noqa: SLF001
         self._peek: ctypes.Array[ctypes.c_char] | None = None
         if type(self._generator).__name__ == "MT19937":
             self._peek = (ctypes.c_char * (_STATE_BYTES + 4)).from_address(self._generator.ctypes.state_address)
@@ -85,6 +89,8 @@ class NumpyReader:
 
     def read(self) -> int:
         """Return the digest of the state."""
+        if self._global._bit_generator is not self._generator:  # noqa: SLF001
+            self._find()  # the user has put another one in its place
         if self._peek is None or self._spare or self._peek.raw != self._seen:
             self._digest = digest_bytes(self.state())
             self._seen = self._peek.raw if self._peek is not None else b""

@@ -1,5 +1,6 @@
 """Read a trail: strictly, without running code, also while it is still being written."""
 
+import contextlib
 import os
 import re
 import sqlite3
@@ -13,10 +14,12 @@ import msgspec
 
 from bitproof import fingerprint
 from bitproof.errors import TrailCorruptError, TrailNotFoundError, TrailVersionError
-from bitproof.trail.file import SUFFIX
+from bitproof.trail.file import APPLICATION_ID, DRAFT, SUFFIX, unseal
 from bitproof.trail.records import SCHEMA_VERSION, Event, Layout, StepDetail, StepHead, TensorRow, Tensors
 
 _NAME = re.compile(r"leg-(\d+)\.rank-(\d+)(?:\.process-(\d+))?" + re.escape(SUFFIX))
+_FILE = re.compile(_NAME.pattern + "(-wal|-shm|-journal)?")
+_NOTE = re.compile(r"(leg-\d+|problem)\.\d+\.json")
 _ALGORITHMS = {"cpu": fingerprint.HOST_ALGORITHM, "other": fingerprint.DEVICE_ALGORITHM}
 _T = TypeVar("_T")
 
@@ -64,12 +67,12 @@ class Leg:
     def detail(self, step: int) -> Detail | None:
         """Return the tensors of a step (from 1), or None where only roots were kept."""
         if step not in self._details:
-            self._details[step] = self._read_detail("SELECT detail FROM steps WHERE step = ?", (step,))
+            self._details[step] = self._read_detail("steps", step)
         return self._details[step]
 
     def final_detail(self) -> Detail | None:
         """Return the tensors after the last step, or None if they could not be seen."""
-        return self._read_detail("SELECT detail FROM final", ()) if self.final is not None else None
+        return self._read_detail("final", 1) if self.final is not None else None
 
     def generator_state(self, name: str, digest: int) -> bytes | None:
         """Return the state of a generator that has this digest, or None where it was not kept."""
@@ -82,7 +85,10 @@ class Leg:
 
     def tensors(self, row: TensorRow) -> Tensors:
         """Join a row with its layout."""
-        return Tensors.join(self._layouts[row.layout], row)
+        layout = self._layouts.get(row.layout)
+        if layout is None or 8 * len(layout.names) != len(row.digests):
+            raise _corrupt(self.path, f"the names of layout {row.layout} are not those of the tensors")
+        return Tensors.join(layout, row)
 
     @cached_property
     def _details(self) -> dict[int, Detail | None]:
@@ -92,14 +98,16 @@ class Leg:
     def _states(self) -> dict[tuple[str, int], bytes]:
         return {}
 
-    def _read_detail(self, query: str, arguments: tuple[int, ...]) -> Detail | None:
+    def _read_detail(self, table: str, key: int) -> Detail | None:
+        column = {"steps": "step", "final": "id"}[table]
         with _reading(self.path) as connection:
-            row = connection.execute(query, arguments).fetchone()
+            row = connection.execute(f"SELECT detail FROM {table} WHERE {column} = ?", (key,)).fetchone()  # noqa: S608
         if row is None or row[0] is None:
             return None
-        detail = _decode(self.path, row[0], StepDetail)
+        detail = _decode(self.path, f"{table}.detail", key, row[0], StepDetail)
         self._states.update({(name, digest): state for name, digest, state in detail.states})
-        facets = {self._layouts[r.layout].facet: self.tensors(r) for r in detail.rows}
+        rows = [(r.layout, self.tensors(r)) for r in detail.rows]
+        facets = {self._layouts[number].facet: tensors for number, tensors in rows}
         return Detail(
             facets,
             tuple(self.tensors(r) for r in detail.batches),
@@ -196,10 +204,10 @@ def _read_leg(path: Path, number: int, rank: int) -> Leg:
     if path.stat().st_size == 0 and not path.with_name(path.name + "-wal").exists():
         raise _corrupt(path, "the file is empty")
     with _reading(path) as connection:
+        if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+            raise _corrupt(path, "it holds no trail")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version != SCHEMA_VERSION:
-            if version == 0:
-                raise _corrupt(path, "it holds no trail")
             newer = "newer" if version > SCHEMA_VERSION else "older"
             msg = (
                 f"{path} was written in version {version} of the trail format, and this bitproof reads version "
@@ -207,7 +215,7 @@ def _read_leg(path: Path, number: int, rank: int) -> Leg:
             )
             raise TrailVersionError(msg)
         meta = {
-            key: _decode_json(path, value)
+            key: _decode_json(path, key, value)
             for key, value in connection.execute("SELECT key, value FROM meta ORDER BY key")
         }
         if meta.get("algorithms") != _ALGORITHMS:
@@ -216,29 +224,44 @@ def _read_leg(path: Path, number: int, rank: int) -> Leg:
                 f"{meta.get('algorithms')}. They cannot be compared with this bitproof's; record the run again."
             )
             raise TrailVersionError(msg)
-        layouts = {n: _decode(path, b, Layout) for n, b in connection.execute("SELECT id, layout FROM layouts")}
-        steps = [_decode(path, b, StepHead) for (b,) in connection.execute("SELECT head FROM steps ORDER BY step")]
-        final = [_decode(path, b, StepHead) for (b,) in connection.execute("SELECT head FROM final")]
-        events = [_decode(path, b, Event) for (b,) in connection.execute("SELECT event FROM events ORDER BY id")]
+        layouts = dict(_rows(path, connection, "layouts", "SELECT id, layout FROM layouts", Layout))
+        steps = dict(_rows(path, connection, "steps.head", "SELECT step, head FROM steps ORDER BY step", StepHead))
+        final = dict(_rows(path, connection, "final.head", "SELECT id, head FROM final", StepHead))
+        events = dict(_rows(path, connection, "events", "SELECT id, event FROM events ORDER BY id", Event))
         problem = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
     if problem != "ok":
         raise _corrupt(path, problem)
-    if [head.step for head in steps] != list(range(1, len(steps) + 1)):
-        raise _corrupt(
-            path, f"steps are missing: expected 1 to {len(steps)}, found {steps[0].step} to {steps[-1].step}"
-        )
-    last = final[0] if final and final[0].step == len(steps) + 1 else None
-    return Leg(path, number, rank, meta, steps, last, events, layouts)
+    for what, numbers in (("steps", list(steps)), ("events", list(events))):
+        if numbers != list(range(1, len(numbers) + 1)):
+            found = f"{what} are missing: expected 1 to {len(numbers)}, found {numbers[0]} to {numbers[-1]}"
+            raise _corrupt(path, found)
+    last = final.get(1)
+    if last is not None and last.step != len(steps) + 1:
+        last = None  # steps were taken after it was written
+    return Leg(path, number, rank, meta, list(steps.values()), last, list(events.values()), layouts)
 
 
-def _decode(path: Path, data: bytes, kind: type[_T]) -> _T:
+def _rows(
+    path: Path, connection: sqlite3.Connection, table: str, query: str, kind: type[_T]
+) -> Iterator[tuple[int, _T]]:
+    for key, sealed in connection.execute(query):
+        yield key, _decode(path, table, key, sealed, kind)
+
+
+def _decode(path: Path, table: str, key: int, sealed: object, kind: type[_T]) -> _T:
+    data = unseal(table, key, sealed)
+    if data is None:
+        raise _corrupt(path, f"{table} {key} has changed since it was written")
     try:
         return msgspec.msgpack.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise _corrupt(path, f"{kind.__name__}: {error}") from error
 
 
-def _decode_json(path: Path, data: bytes) -> Any:
+def _decode_json(path: Path, key: str, sealed: object) -> Any:
+    data = unseal("meta", key, sealed)
+    if data is None:
+        raise _corrupt(path, f"meta {key!r} has changed since it was written")
     try:
         return msgspec.json.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -252,14 +275,20 @@ def _corrupt(path: Path, found: str) -> TrailCorruptError:
 
 
 def notes(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield what processes that took no step wrote down."""
+    """Yield what processes that took no step wrote down; a note that a kill has cut says nothing."""
     for path in sorted((folder / "notes").glob("*.json")):
-        yield _decode_json(path, path.read_bytes())
+        with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
+            yield msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
 
 
 def is_trail(folder: Path) -> bool:
     """Tell whether a folder holds nothing but a trail, so that it may be replaced."""
-    if not folder.is_dir():
+    if not folder.is_dir() or folder.is_symlink():
         return False
-    known = (SUFFIX, f"{SUFFIX}-wal", f"{SUFFIX}-shm", f"{SUFFIX}-journal")
-    return all(path.name == "notes" or path.name.endswith(known) for path in folder.iterdir())
+    return all(_is_ours(path) for path in folder.iterdir())
+
+
+def _is_ours(path: Path) -> bool:
+    if path.name == "notes" and path.is_dir() and not path.is_symlink():
+        return all(_NOTE.fullmatch(note.name) for note in path.iterdir())
+    return path.is_file() and (path.name.startswith(DRAFT) or _FILE.fullmatch(path.name) is not None)

@@ -5,6 +5,7 @@ between them). The next backward pass starts the next step; what is seen before 
 A step is written as soon as an update has ended, and written again if a further update joins it.
 """
 
+import itertools
 import math
 import sys
 import time
@@ -12,7 +13,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -42,6 +43,9 @@ from bitproof.trail.records import (
 )
 from bitproof.trail.settings import Settings
 from bitproof.trail.site import user_line
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 KEEP_LATEST = 1_000
 """Steps whose details are always kept."""
@@ -115,6 +119,8 @@ class Window:
     """Storages of what outermost modules returned, by identity."""
     most_produced: int = _MOST_BATCHES
     """When to look for dead ones among them."""
+    states: list[tuple[str, int, bytes]] = field(default_factory=list)
+    """Of generators that had changed by this step."""
     remembered: list[tuple[str, str, "weakref.ref[torch.Tensor]"]] = field(default_factory=list)
     """The tensors of the state, so that it can be looked at once more after the last step."""
 
@@ -156,6 +162,7 @@ class Recorder:
         self._depth = 0
         self._backward = 0
         self._layouts: dict[Layout, tuple[int, int]] = {}
+        self._layout_numbers = itertools.count(1)
         self._early: deque[Event] = deque(maxlen=_EARLY_EVENTS)
         self._states: list[tuple[str, int, bytes]] = []
         self._generators = Generators(self._keep_state)
@@ -439,7 +446,8 @@ class Recorder:
                         moments[entry] = self._value(value)
                         if isinstance(value, torch.Tensor):
                             remembered.append(("optimizer", entry, weakref.ref(value)))
-        for key, value in optimizer.state.items():
+        state_of: dict[Any, Any] = optimizer.state
+        for key, value in state_of.items():
             if not isinstance(key, torch.Tensor):
                 moments[f"{prefix}{key}"] = self._value(value)
         self._capture_groups(window, name, optimizer)
@@ -589,7 +597,8 @@ class Recorder:
         layout = Layout(facet, tuple(names), tuple([entry[0] for entry in found]))
         known = self._layouts.get(layout)
         if known is None:
-            number = len(self._layouts) + 1
+            # A number once given is never given again: a save in the background may be here too.
+            number = next(self._layout_numbers)
             known = self._layouts[layout] = (number, digest_text("\n".join((*layout.names, *layout.kinds))))
             if self._writer is not None:
                 self._writer.layout(number, layout)
@@ -608,7 +617,7 @@ class Recorder:
         writer.step(head, detail)
         if head.step % _FORGET_EVERY == 0 and head.step > KEEP_LATEST + _FORGET_EVERY:
             last = head.step - KEEP_LATEST
-            writer.forget_details(last - _FORGET_EVERY, last, self.settings.every)
+            writer.forget_details(last - 2 * _FORGET_EVERY, last, self.settings.every)
 
     def _head(self, window: Window) -> tuple[StepHead, StepDetail]:
         rows, roots = [], {}
@@ -651,7 +660,9 @@ class Recorder:
             seconds=time.monotonic() - self._started,
             rate=window.rate if window.rate is None or math.isfinite(window.rate) else None,
         )
-        return head, StepDetail(rows, batches, losses, buffers, self._taken_states())
+        # A step is written again when a further update joins it: with the states it was written with before.
+        window.states += self._taken_states()
+        return head, StepDetail(rows, batches, losses, buffers, window.states)
 
     def _batch_of(self, micro: Micro) -> list[Seen]:
         inputs = list(micro.inputs)
@@ -710,6 +721,9 @@ class Recorder:
             self.event(kind, {})
             self._writer.close()
             self._writer = None
+        # Somebody may have kept a function of PyTorch while it was watched: what it tells now goes nowhere.
+        for name in _HEARD:
+            setattr(self, name, _ignore)
 
     @property
     def early_events(self) -> list[Event]:
@@ -721,11 +735,36 @@ class Recorder:
         if self._writer is not None:
             self._writer.abandon()
         self._writer = None
-        self._window, self._last, self._latest, self.step = Window(), None, None, 0
+        self._window, self._last, self._latest, self._carried, self.step = Window(), None, None, None, 0
+        self._generators = Generators(self._keep_state)
+        self._states.clear()
         self._layouts.clear()
         self._early.clear()
         self._depth = self._backward = 0
         self._started = time.monotonic()
+
+
+_HEARD = (
+    "loader_asked",
+    "loader_batch",
+    "module_called",
+    "module_returned",
+    "gradient_asked",
+    "backward_begins",
+    "backward_ends",
+    "update_begins",
+    "closure_returned",
+    "update_ends",
+    "update_skipped",
+    "scaler_steps",
+    "mark_skipped",
+    "event",
+    "after_fork",
+)
+
+
+def _ignore(*_args: object, **_kwargs: object) -> None:
+    """Hear nothing."""
 
 
 _STEP_CODE = torch.optim.Optimizer.profile_hook_step(lambda: None).__code__
@@ -734,7 +773,8 @@ _STEP_CODE = torch.optim.Optimizer.profile_hook_step(lambda: None).__code__
 
 def _steps_on_stack() -> int:
     """Count the optimizer steps that this thread is in."""
-    frame, count = sys._getframe(1), 0  # noqa: SLF001  # the documented way to a frame
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # the documented way to a frame
+    count = 0
     while frame is not None:
         count += frame.f_code is _STEP_CODE
         frame = frame.f_back
