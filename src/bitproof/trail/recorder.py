@@ -327,7 +327,14 @@ class Recorder:
         """Note that a closure has computed gradients; the first time counts."""
         window = self._window
         if not window.facets.get("gradients"):
-            self._capture_weights(window)  # of models that were first called by the closure
+            # Models that the closure was the first to call have names only now.
+            nameless = f"{self._optimizer_name(optimizer)}/group"
+            for facet in ("weights", "optimizer"):
+                entries = window.facet(facet)
+                for name in [name for name in entries if name.startswith(nameless) or f"/{nameless}" in name]:
+                    del entries[name]
+            window.remembered = [known for known in window.remembered if nameless not in known[1]]
+            self._capture_state(window, optimizer)
             self._capture_gradients(window, optimizer)
 
     def update_ends(self) -> None:
@@ -424,7 +431,7 @@ class Recorder:
             # Module.to() and its like put other buffers in place, and no hook tells.
             self.registry.refresh(model)
             alive = [(named.name, named.tensor()) for named in model.buffers]
-        return {name: self._entry(tensor) for name, tensor in alive if tensor is not None}
+        return {name: self.entry(tensor) for name, tensor in alive if tensor is not None}
 
     def _capture_state(self, window: Window, optimizer: torch.optim.Optimizer) -> None:
         name = self._optimizer_name(optimizer)
@@ -437,7 +444,7 @@ class Recorder:
                 known = self.registry.name_of(parameter)
                 own = known or f"{name}/group{g}.{i}"
                 if own not in weights:
-                    weights[own] = self._entry(parameter)
+                    weights[own] = self.entry(parameter)
                     remembered.append(("weights", own, weakref.ref(parameter)))
                 state = optimizer.state.get(parameter)
                 if state:
@@ -464,7 +471,7 @@ class Recorder:
             for named in model.parameters:
                 tensor = named.tensor()
                 if tensor is not None and named.name not in weights:
-                    weights[named.name] = self._entry(tensor)
+                    weights[named.name] = self.entry(tensor)
                     window.remembered.append(("weights", named.name, named.tensor))
 
     def _capture_groups(self, window: Window, name: str, optimizer: torch.optim.Optimizer) -> None:
@@ -490,7 +497,7 @@ class Recorder:
             for i, parameter in enumerate(group["params"]):
                 own = self.registry.name_of(parameter) or f"{name}/group{g}.{i}"
                 if own not in gradients:
-                    gradients[own] = self._entry(parameter.grad)
+                    gradients[own] = self.entry(parameter.grad)
 
     def _optimizer_name(self, optimizer: torch.optim.Optimizer) -> str:
         name = self._optimizers.get(optimizer)
@@ -502,7 +509,7 @@ class Recorder:
         return name
 
     def _see(self, name: str, tensor: torch.Tensor, *, by_sample: bool = False) -> Seen:
-        kind, digest, _ = self._entry(tensor)
+        kind, digest, _ = self.entry(tensor)
         samples: list[int] = []
         if by_sample and tensor.layout is torch.strided and tensor.dim() > 0 and 0 < tensor.shape[0] <= _MOST_ROWS:
             try:
@@ -530,7 +537,7 @@ class Recorder:
 
     def _value(self, value: Any) -> tuple[str, int, bytes]:
         if isinstance(value, torch.Tensor):
-            return self._entry(value)
+            return self.entry(value)
         if isinstance(value, (list, tuple, deque, dict)):
             parts = value.items() if isinstance(value, dict) else enumerate(value)
             digests = [d for key, v in parts for d in (digest_text(repr(key)), self._value(v)[1])]
@@ -543,7 +550,8 @@ class Recorder:
             self.note_unseen(f"a {type(value).__qualname__} in an optimizer")
         return "value", digest_text(getattr(value, "__qualname__", type(value).__qualname__)), b""
 
-    def _entry(self, tensor: torch.Tensor | None) -> tuple[str, int, bytes]:
+    def entry(self, tensor: torch.Tensor | None) -> tuple[str, int, bytes]:
+        """Return a tensor's kind, digest and sketch; kind ``unseen`` if it has no bytes to look at."""
         if tensor is None:
             return "none", ABSENT, b""
         try:
@@ -560,8 +568,9 @@ class Recorder:
             return tensor_kind(tensor), combine([digest_tensor(whole.indices()), digest_tensor(whole.values())]), b""
         if hasattr(tensor, "__tensor_flatten__"):
             # The protocol of torch.utils._python_dispatch, which DTensor, quantized and nested tensors follow.
-            inner = [self._entry(getattr(tensor, name)) for name in tensor.__tensor_flatten__()[0]]
-            if all(kind != "unseen" for kind, _, _ in inner):
+            parts = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
+            inner = [self.entry(part) for part in parts if isinstance(part, torch.Tensor)]
+            if inner and all(kind != "unseen" for kind, _, _ in inner):
                 return f"{type(tensor).__name__}({', '.join(e[0] for e in inner)})", combine(e[1] for e in inner), b""
         self.note_unseen(f"the content of a {type(tensor).__name__} ({tensor.layout}, on {tensor.device.type})")
         return "unseen", ABSENT, b""
@@ -706,7 +715,7 @@ class Recorder:
             if tensor is None:
                 gone.add(facet)
             elif facet not in gone:
-                window.facet(facet)[name] = self._entry(tensor)
+                window.facet(facet)[name] = self.entry(tensor)
         for facet in gone:
             window.facets.pop(facet, None)
         if not window.facets:
@@ -781,19 +790,29 @@ def _steps_on_stack() -> int:
     return count
 
 
-def _tensor_leaves(tree: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the tensors in nested mappings, sequences and data classes, with dotted names."""
+def _tensor_leaves(tree: Any, name: str = "", above: tuple[int, ...] = ()) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors in nested mappings, sequences and data classes, with dotted names.
+
+    Args:
+        tree: what to look into.
+        name: its name.
+        above: identities of what holds it; what holds itself is looked into once.
+    """
     if isinstance(tree, torch.Tensor):
         yield name or "0", tree
-    elif isinstance(tree, dict) or (hasattr(tree, "keys") and hasattr(tree, "__getitem__")):
-        for key in tree.keys():  # noqa: SIM118  # BatchEncoding and others iterate over something else
-            yield from _tensor_leaves(tree[key], f"{name}.{key}" if name else str(key))
+        return
+    parts: Iterable[tuple[Any, Any]]
+    if isinstance(tree, dict) or (hasattr(tree, "keys") and hasattr(tree, "__getitem__")):
+        parts = ((key, tree[key]) for key in tree.keys())  # noqa: SIM118  # BatchEncoding iterates over something else
     elif isinstance(tree, (list, tuple)):
-        for i, value in enumerate(tree):
-            yield from _tensor_leaves(value, f"{name}.{i}" if name else str(i))
+        parts = enumerate(tree)
     elif hasattr(tree, "__dataclass_fields__"):
-        for key in tree.__dataclass_fields__:
-            yield from _tensor_leaves(getattr(tree, key, None), f"{name}.{key}" if name else key)
+        parts = ((key, getattr(tree, key, None)) for key in tree.__dataclass_fields__)
+    else:
+        return
+    if id(tree) not in above:
+        for key, value in parts:
+            yield from _tensor_leaves(value, f"{name}.{key}" if name else str(key), (*above, id(tree)))
 
 
 def _unique(name: str, taken: set[str]) -> str:

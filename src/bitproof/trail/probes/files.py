@@ -6,15 +6,15 @@ wrap here.
 
 import ctypes
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
 import torch
 
-from bitproof.fingerprint import digest_bytes, digest_tensor, digest_text
+from bitproof.fingerprint import digest_bytes, digest_text
 from bitproof.trail.probes.patching import Detach, all_of, when_imported, wrap
-from bitproof.trail.recorder import Recorder, tensor_kind
+from bitproof.trail.recorder import Recorder
 from bitproof.trail.records import TensorRow
 
 Entries = dict[str, tuple[str, int, bytes]]
@@ -28,7 +28,9 @@ def attach(recorder: Recorder) -> Detach:
         def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(obj, f, *args, **kwargs)
             recorder.event(
-                "file-saved", {"path": _path(f), "writer": "torch.save"}, _row(recorder, dict(_leaves(obj, "")))
+                "file-saved",
+                {"path": _path(f), "writer": "torch.save"},
+                _row(recorder, dict(_leaves(recorder, obj, ""))),
             )
             return result
 
@@ -85,28 +87,34 @@ def _row(recorder: Recorder, entries: Entries) -> TensorRow | None:
     return recorder.row("saved", entries) if entries else None
 
 
-def _leaves(tree: Any, name: str) -> Iterator[tuple[str, tuple[str, int, bytes]]]:
+def _leaves(
+    recorder: Recorder, tree: Any, name: str, above: tuple[int, ...] = ()
+) -> Iterator[tuple[str, tuple[str, int, bytes]]]:
     """Yield the leaves of a saved tree with dotted names; objects of unknown classes are passed over."""
     if isinstance(tree, torch.Tensor):
-        if tree.layout is torch.strided:
-            yield name, (tensor_kind(tree), digest_tensor(tree), b"")
+        kind, digest, _ = recorder.entry(tree)
+        yield name, (kind, digest, b"")
+        return
+    parts: Iterable[tuple[Any, Any]] = ()
+    if isinstance(tree, torch.nn.Module):
+        # Not its state_dict(), whose hooks are the user's.
+        parts = [*tree.named_parameters(), *tree.named_buffers()]
     elif isinstance(tree, dict):
-        for key, value in tree.items():
-            yield from _leaves(value, f"{name}.{key}" if name else str(key))
+        parts = tree.items()
     elif isinstance(tree, (list, tuple)):
         if len(tree) > _MOST_LEAVES or (tree and all(type(v) is int for v in tree)):
             yield name, ("value", digest_text(repr(tree)), b"")
         else:
-            for i, value in enumerate(tree):
-                yield from _leaves(value, f"{name}.{i}" if name else str(i))
+            parts = enumerate(tree)
     elif type(tree).__module__ == "numpy" and hasattr(tree, "tobytes") and not tree.dtype.hasobject:
         yield name, (f"{tree.dtype}{list(getattr(tree, 'shape', ()))}", digest_bytes(tree.tobytes()), b"")
     elif isinstance(tree, (str, bytes)):
         yield name, ("text", digest_text(repr(tree)), b"")
     elif tree is None or isinstance(tree, (bool, int, float, complex)):
         yield name, ("value", digest_text(repr(tree)), b"")
-    elif isinstance(tree, torch.nn.Module):
-        yield from _leaves(tree.state_dict(), name)
+    if id(tree) not in above:
+        for key, value in parts:
+            yield from _leaves(recorder, value, f"{name}.{key}" if name else str(key), (*above, id(tree)))
 
 
 def _serialized(tensors: dict[str, Any]) -> Iterator[tuple[str, tuple[str, int, bytes]]]:

@@ -16,19 +16,6 @@ from bitproof.trail.recorder import Recorder
 def attach(recorder: Recorder) -> Detach:
     """Watch torch's loaders, and torchdata's stateful one from when it is imported."""
     numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-    undo = [_watch_iterations(recorder, numbers, torch.utils.data.dataloader, DataLoader)]
-
-    def watch_stateful(module: ModuleType) -> Detach:
-        return _watch_iterations(recorder, numbers, module, module.StatefulDataLoader)
-
-    undo.append(when_imported("torchdata.stateful_dataloader.stateful_dataloader", watch_stateful))
-    return all_of(undo)
-
-
-def _watch_iterations(
-    recorder: Recorder, numbers: "weakref.WeakKeyDictionary[Any, int]", module: ModuleType, loader_class: type[Any]
-) -> Detach:
-    drawn: weakref.WeakKeyDictionary[Any, deque[Any]] = weakref.WeakKeyDictionary()
 
     def make_iter(original: Callable[..., Any]) -> Callable[..., Any]:
         def iterate(loader: Any) -> Any:
@@ -39,6 +26,29 @@ def _watch_iterations(
             return original(loader)
 
         return iterate
+
+    def watch_stateful(module: ModuleType) -> Detach:
+        # Its iterators are torch's and watched already.
+        return wrap(module.StatefulDataLoader, "__iter__", make_iter)
+
+    undo = [
+        wrap(DataLoader, "__iter__", make_iter),
+        _watch_iterators(recorder),
+        when_imported("torchdata.stateful_dataloader.stateful_dataloader", watch_stateful),
+    ]
+    return all_of(undo)
+
+
+def _watch_iterators(recorder: Recorder) -> Detach:
+    drawn: weakref.WeakKeyDictionary[Any, deque[Any]] = weakref.WeakKeyDictionary()
+
+    def make_reset(original: Callable[..., Any]) -> Callable[..., Any]:
+        def reset(iterator: Any, *args: Any, **kwargs: Any) -> Any:
+            # An epoch that was broken off leaves indices of batches that never come.
+            drawn.pop(iterator, None)
+            return original(iterator, *args, **kwargs)
+
+        return reset
 
     def make_index(original: Callable[..., Any]) -> Callable[..., Any]:
         def next_index(iterator: Any) -> Any:
@@ -57,18 +67,19 @@ def _watch_iterations(
             queue = drawn.get(iterator)
             index = queue.popleft() if queue else None
             if torch.is_grad_enabled():
-                recorder.loader_batch(batch, _indices(index))
+                recorder.loader_batch(batch, _indices(index) if getattr(iterator, "_in_order", True) else None)
             return batch
 
         return following
 
-    base = module._BaseDataLoaderIter  # noqa: SLF001
-    undo = [
-        wrap(loader_class, "__iter__", make_iter),
-        wrap(base, "_next_index", make_index),
-        wrap(base, "__next__", make_next),
-    ]
-    return all_of(undo)
+    base = torch.utils.data.dataloader._BaseDataLoaderIter  # noqa: SLF001
+    return all_of(
+        [
+            wrap(base, "_reset", make_reset),
+            wrap(base, "_next_index", make_index),
+            wrap(base, "__next__", make_next),
+        ]
+    )
 
 
 def _indices(index: Any) -> list[int] | None:
