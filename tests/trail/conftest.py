@@ -89,6 +89,9 @@ class Child:
 @pytest.fixture
 def fork(tmp_path: Path) -> Callable[[Callable[[], object]], Child]:
     """Start a function in a real process that has torch imported already."""
+    import torch._dynamo  # the first optimizer imports it, in each child anew otherwise
+
+    assert torch._dynamo
     numbers = iter(range(1_000))
 
     def start(function: Callable[[], object]) -> Child:

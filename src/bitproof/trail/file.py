@@ -136,6 +136,7 @@ class LegWriter:
 
     def close(self) -> None:
         """Fold the log into the database and close it."""
+        self._connection.execute("PRAGMA busy_timeout=100")  # a reader is not waited for
         self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         with contextlib.suppress(sqlite3.OperationalError):  # somebody is reading it: then the log stays beside it
             self._connection.execute("PRAGMA journal_mode=DELETE")

@@ -15,6 +15,7 @@ import msgspec
 from bitproof import fingerprint
 from bitproof.errors import TrailCorruptError, TrailNotFoundError, TrailVersionError
 from bitproof.trail.file import APPLICATION_ID, DRAFT, SUFFIX, unseal
+from bitproof.trail.log import is_damaged
 from bitproof.trail.records import SCHEMA_VERSION, Event, Layout, StepDetail, StepHead, TensorRow, Tensors
 
 _NAME = re.compile(r"leg-(\d+)\.rank-(\d+)(?:\.process-(\d+))?" + re.escape(SUFFIX))
@@ -203,6 +204,9 @@ def _quoted(path: Path) -> str:
 def _read_leg(path: Path, number: int, rank: int) -> Leg:
     if path.stat().st_size == 0 and not path.with_name(path.name + "-wal").exists():
         raise _corrupt(path, "the file is empty")
+    log = path.with_name(path.name + "-wal")
+    if log.exists() and is_damaged(log.read_bytes()):
+        raise _corrupt(log, "a part before its end has changed since it was written")
     with _reading(path) as connection:
         if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
             raise _corrupt(path, "it holds no trail")

@@ -5,9 +5,9 @@ between them). The next backward pass starts the next step; what is seen before 
 A step is written as soon as an update has ended, and written again if a further update joins it.
 """
 
-import itertools
 import math
 import sys
+import threading
 import time
 import weakref
 from collections import deque
@@ -162,7 +162,9 @@ class Recorder:
         self._depth = 0
         self._backward = 0
         self._layouts: dict[Layout, tuple[int, int]] = {}
-        self._layout_numbers = itertools.count(1)
+        self._layout_count = 0
+        self._lock = threading.RLock()
+        """Held while writing: a save in the background, or the garbage collector, may come in between."""
         self._early: deque[Event] = deque(maxlen=_EARLY_EVENTS)
         self._states: list[tuple[str, int, bytes]] = []
         self._generators = Generators(self._keep_state)
@@ -583,10 +585,11 @@ class Recorder:
     def event(self, kind: EventKind, data: dict[str, Any], saved: TensorRow | None = None) -> Event:
         """Record that something happened, with the user's line."""
         event = Event(self.step, len(self._window.micros), kind, data, user_line(), saved)
-        if self._writer is None:
-            self._early.append(event)
-        else:
-            self._writer.events([event])
+        with self._lock:
+            if self._writer is None:
+                self._early.append(event)
+            else:
+                self._writer.events([event])
         return event
 
     def note_unseen(self, what: str) -> None:
@@ -606,11 +609,12 @@ class Recorder:
         layout = Layout(facet, tuple(names), tuple([entry[0] for entry in found]))
         known = self._layouts.get(layout)
         if known is None:
-            # A number once given is never given again: a save in the background may be here too.
-            number = next(self._layout_numbers)
-            known = self._layouts[layout] = (number, digest_text("\n".join((*layout.names, *layout.kinds))))
-            if self._writer is not None:
-                self._writer.layout(number, layout)
+            root = digest_text("\n".join((*layout.names, *layout.kinds)))
+            with self._lock:
+                self._layout_count = number = self._layout_count + 1
+                known = self._layouts.setdefault(layout, (number, root))
+                if self._writer is not None and known[0] == number:
+                    self._writer.layout(number, layout)
         digests = pack_digests([entry[1] for entry in found])
         sketches = b"".join([entry[2] for entry in found]) if facet in _SKETCHED else b""
         if len(sketches) != 3 * len(digests):
@@ -689,13 +693,15 @@ class Recorder:
         if self._writer is None:
             rank, world = self._identify()
             facts = self._describe() | {"rank": rank, "world_size": world}
-            self._writer = LegWriter(self.settings.trail, self.settings.leg, rank, facts)
-            self._writer.begin()
-            for layout, (number, _) in self._layouts.items():
-                self._writer.layout(number, layout)
-            self._writer.events(list(self._early))
-            self._writer.commit()
-            self._early.clear()
+            with self._lock:
+                writer = LegWriter(self.settings.trail, self.settings.leg, rank, facts)
+                writer.begin()
+                for layout, (number, _) in self._layouts.items():
+                    writer.layout(number, layout)
+                writer.events(list(self._early))
+                writer.commit()
+                self._early.clear()
+                self._writer = writer
         return self._writer
 
     def _taken_states(self) -> list[tuple[str, int, bytes]]:
@@ -728,8 +734,9 @@ class Recorder:
         if self._writer is not None:
             self._finish_state()
             self.event(kind, {})
-            self._writer.close()
-            self._writer = None
+            with self._lock:
+                self._writer.close()
+                self._writer = None
         # Somebody may have kept a function of PyTorch while it was watched: what it tells now goes nowhere.
         for name in _HEARD:
             setattr(self, name, _ignore)
@@ -747,6 +754,7 @@ class Recorder:
         self._window, self._last, self._latest, self._carried, self.step = Window(), None, None, None, 0
         self._generators = Generators(self._keep_state)
         self._states.clear()
+        self._lock = threading.RLock()  # another thread of the parent may have held it
         self._layouts.clear()
         self._early.clear()
         self._depth = self._backward = 0
