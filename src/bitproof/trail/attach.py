@@ -14,7 +14,7 @@ import msgspec
 
 from bitproof import environment
 from bitproof.__about__ import __version__
-from bitproof.trail.probes.patching import Detach
+from bitproof.trail.probes.patching import Detach, hide_from_compiler
 from bitproof.trail.recorder import Recorder
 from bitproof.trail.settings import Settings
 
@@ -31,6 +31,7 @@ def attach(settings: Settings) -> tuple[Recorder, Detach]:
     # The probes import torch; the command line must not.
     from bitproof.trail.probes import backward, calls, files, loader, module, optimizer, scaler  # noqa: PLC0415
 
+    hide_from_compiler("bitproof")
     recorder = Recorder(settings, _identify, _describe)
     _watch_forks(recorder)
     undo = [probe.attach(recorder) for probe in (files, calls, loader, module, backward, scaler, optimizer)]

@@ -6,8 +6,8 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
-from collections.abc import Callable, Sequence
-from types import ModuleType
+from collections.abc import Callable, Iterator, Sequence
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from bitproof.errors import ProbeError
@@ -51,6 +51,51 @@ def wrap(owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> De
                 setattr(owner, name, own)
 
     return detach
+
+
+def hide_from_compiler(package: str) -> None:
+    """Let ``torch.compile`` compile no function of a package.
+
+    After a graph break it goes on to compile whatever is called, a probe as soon as the user's own function. What a
+    graph calls is not touched by this: there a probe steps aside by itself.
+
+    Raises:
+        ProbeError: there is no way to say so in this version.
+    """
+    # What torch._dynamo's own skip_code() does, without importing torch._dynamo, which takes seconds.
+    from torch._C._dynamo import eval_frame  # noqa: PLC0415  # this module is imported without torch
+
+    frames: Any = eval_frame
+    try:
+        leave_alone = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)  # noqa: SLF001
+        apply = frames.set_code_exec_strategy
+    except AttributeError as error:
+        msg = f"bitproof hides itself from torch.compile, and this version has no way to do so: {error}"
+        raise ProbeError(msg) from error
+    for name, module in list(sys.modules.items()):
+        if name.startswith(f"{package}."):
+            for code in _codes(module, name):
+                apply(code, leave_alone)
+
+
+def _codes(owner: Any, module: str) -> Iterator[CodeType]:
+    """Yield the code of every function in a module or class, and of those inside them."""
+    for value in list(vars(owner).values()):
+        if isinstance(value, type) and value.__module__ == module:
+            yield from _codes(value, module)
+        elif isinstance(value, property):
+            yield from (code for f in (value.fget, value.fset) if f is not None for code in _nested(f.__code__))
+        else:
+            function = getattr(value, "__func__", value)
+            if isinstance(function, FunctionType) and function.__module__ == module:
+                yield from _nested(function.__code__)
+
+
+def _nested(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _nested(constant)
 
 
 def all_of(undo: Sequence[Detach]) -> Detach:
