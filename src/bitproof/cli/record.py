@@ -37,6 +37,9 @@ def record(
     from bitproof.trail.reader import is_trail, next_leg, read_trail  # noqa: PLC0415
 
     check_command(command)
+    if output.exists() and not output.is_dir():
+        msg = f"{output} is a file, and a trail is a folder. Choose another --output."
+        raise TrailExistsError(msg)
     leg = next_leg(output)
     if output.exists() and not append:
         if not force:
