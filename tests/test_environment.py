@@ -45,9 +45,7 @@ def usual() -> dict[str, object]:
     ],
     ids=["threads", "capability", "hash seed", "nothing"],
 )
-def test_a_variable_shows_in_its_keys(
-    usual: dict[str, object], variables: dict[str, str], expected: list[str]
-) -> None:
+def test_a_variable_shows_in_its_keys(usual: dict[str, object], variables: dict[str, str], expected: list[str]) -> None:
     """Threads, CPU capability and hash seed each show where they act, the effect before the variable; else all is equal."""
     assert [difference.key for difference in compare(usual, described(**variables))] == expected
 

@@ -6,10 +6,30 @@ import bitproof
 from bitproof.cli.main import app
 
 OPTIONS = {
-    "causes": set(),
-    "diff": set(),
-    "prove": set(),
-    "record": set(),
+    "causes": {"--json", "codes"},
+    "data": set(),
+    "diff": {"--html", "--json", "--verbose", "-v", "other", "reference"},
+    "prove": {
+        "--crashes",
+        "--html",
+        "--json",
+        "--kill",
+        "--no-control",
+        "--output",
+        "--quiet",
+        "--reference",
+        "--resume-args",
+        "--resume-command",
+        "--signal",
+        "--steps",
+        "--timeout",
+        "--verbose",
+        "--work",
+        "-q",
+        "-v",
+        "command",
+    },
+    "record": {"--append", "--every", "--force", "--output", "-f", "-o", "command"},
 }
 
 

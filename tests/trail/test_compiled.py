@@ -1,7 +1,7 @@
 """``torch.compile``: hooks stay out of the graph, and what cannot be seen is said."""
 
-import shutil
 import logging
+import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any

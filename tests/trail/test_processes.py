@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from torch import nn
 
@@ -28,11 +27,11 @@ def steps(count: int, done: Callable[[int], object] = lambda _: None) -> None:
     """Train, and tell of each completed step."""
     net = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 1))
     optimizer = torch.optim.Adam(net.parameters(), 0.01)
-    for step in range(1, count + 1):
+    for number in range(1, count + 1):
         net(torch.randn(2, 4)).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
-        done(step)
+        done(number)
 
 
 def test_a_kill_at_any_moment_loses_no_completed_step(fork: Fork, tmp_path: Path) -> None:

@@ -1,15 +1,13 @@
 """``bitproof record`` on real commands: how it gets in, what it passes on, what it refuses."""
 
 import os
-import shutil
 import signal
-import subprocess
 import sys
 import sysconfig
-import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from bitproof.trail.launch import why_nothing
@@ -55,10 +53,11 @@ def test_the_commands_output_and_status_are_its_own(cli: Any, tmp_path: Path) ->
     )
     assert cli("record", "-o", "a.trail", "--append", "--", PYTHON, "-m", "train").status == 0
     assert count(tmp_path / "a.trail") == [3, 3]
-    assert cli("record", "-o", "a.trail", "--force", "--", "sh", "-c", f"exec {PYTHON} train.py").status == 0
-    assert count(tmp_path / "a.trail") == [3]
+    assert cli("record", "-o", "a.trail", "--force", "--", "sh", "-c", "exit 4").status == 4
+    assert list((tmp_path / "a.trail").iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("train")
 def test_accelerate_launch(cli: Any, tmp_path: Path) -> None:
     """A launcher that imports torch itself takes no step; the process below it is the one that is recorded."""
@@ -131,16 +130,13 @@ def test_a_signal_to_the_command(cli: Any, tmp_path: Path, signal_sent: signal.S
     (tmp_path / "wait.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(60)\n")
     process = cli.start("record", "-o", "a.trail", "--", PYTHON, "wait.py")
     assert process.stdout.readline() == "up\n"
-    (child,) = subprocess.run(
-        ["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True
-    ).stdout.split()
+    (child,) = psutil.Process(process.pid).children()
     if signal_sent is signal.SIGINT:
         os.kill(process.pid, signal.SIGINT)  # the terminal sends it to both
-    os.kill(int(child), signal_sent)
+    child.send_signal(signal_sent)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 128 + signal_sent
     assert f"the command was ended by {signal_sent.name}" in err
-    assert "Traceback" not in err.replace("KeyboardInterrupt", "").split("bitproof:")[-1]
 
 
 @pytest.mark.parametrize(
@@ -180,7 +176,7 @@ def test_what_is_no_trail_is_never_replaced(cli: Any, tmp_path: Path, force: lis
 
 
 @pytest.mark.slow
-def test_the_trainers(cli: Any, tmp_path: Path) -> None:
+def test_odd_paths(cli: Any, tmp_path: Path) -> None:
     """A path with spaces and special characters in it works for the trail, the script and the folder."""
     odd = tmp_path / "a b%20?#'"
     odd.mkdir()
@@ -188,5 +184,3 @@ def test_the_trainers(cli: Any, tmp_path: Path) -> None:
     result = cli("record", "-o", odd / "t#?%.trail", "--", PYTHON, odd / "train it.py")
     assert result.status == 0, result.err
     assert count(odd / "t#?%.trail") == [3]
-    shutil.rmtree(odd)
-    time.sleep(0)
