@@ -22,6 +22,7 @@ from torch import nn
 from bitproof.fingerprint import (
     ABSENT,
     combine,
+    digest_all,
     digest_and_sketch,
     digest_bytes,
     digest_rows,
@@ -59,6 +60,10 @@ _SKETCHED = frozenset({"weights", "gradients", "optimizer", "buffers"})
 
 Entries = dict[str, tuple[str, int, bytes]]
 """Name → kind, digest, sketch."""
+Look = tuple[Entries, str, torch.Tensor]
+"""A tensor to look at, and where what is seen goes."""
+_AWAITED = ("unseen", ABSENT, b"")
+_PLAIN = (torch.Tensor, nn.Parameter)
 
 
 @dataclass(slots=True, eq=False)
@@ -440,7 +445,7 @@ class Recorder:
 
     def _capture_state(self, window: Window, optimizer: torch.optim.Optimizer) -> None:
         name = self._optimizer_name(optimizer)
-        self._capture_weights(window)
+        looks = self._weights_of_models(window)
         weights, moments = window.facet("weights"), window.facet("optimizer")
         remembered = window.remembered
         prefix = f"{name}/"
@@ -449,19 +454,23 @@ class Recorder:
                 known = self.registry.name_of(parameter)
                 own = known or f"{name}/group{g}.{i}"
                 if own not in weights:
-                    weights[own] = self.entry(parameter)
+                    weights[own] = _AWAITED
+                    looks.append((weights, own, parameter))
                     remembered.append(("weights", own, weakref.ref(parameter)))
                 state = optimizer.state.get(parameter)
                 if state:
                     for key, value in state.items():
                         entry = f"{prefix}{own}.{key}"
-                        moments[entry] = self._value(value)
                         if isinstance(value, torch.Tensor):
+                            looks.append((moments, entry, value))
                             remembered.append(("optimizer", entry, weakref.ref(value)))
+                        else:
+                            moments[entry] = self._value(value)
         state_of: dict[Any, Any] = optimizer.state
         for key, value in state_of.items():
             if not isinstance(key, torch.Tensor):
                 moments[f"{prefix}{key}"] = self._value(value)
+        self._look(looks)
         self._capture_groups(window, name, optimizer)
         if self._scaler is not None and "scaler" not in window.facets:
             scaler = window.facet("scaler")
@@ -470,14 +479,28 @@ class Recorder:
             self.on_first_state({facet: self._root(facet, entries) for facet, entries in window.facets.items()})
             self.on_first_state = None
 
-    def _capture_weights(self, window: Window) -> None:
+    def _weights_of_models(self, window: Window) -> list[Look]:
+        looks: list[Look] = []
         weights = window.facet("weights")
         for model in window.models.values():
             for named in model.parameters:
                 tensor = named.tensor()
                 if tensor is not None and named.name not in weights:
-                    weights[named.name] = self.entry(tensor)
+                    weights[named.name] = _AWAITED
+                    looks.append((weights, named.name, tensor))
                     window.remembered.append(("weights", named.name, named.tensor))
+        return looks
+
+    def _look(self, looks: list[Look]) -> None:
+        """Look at many tensors at once, which several threads can do."""
+        plain = [look for look in looks if type(look[2]) in _PLAIN and look[2].layout is torch.strided]
+        digests = digest_all([tensor for _, _, tensor in plain])
+        for (entries, name, tensor), (digest, sketch) in zip(plain, digests, strict=True):
+            entries[name] = (tensor_kind(tensor), digest, sketch)
+        if len(plain) < len(looks):
+            for entries, name, tensor in looks:
+                if type(tensor) not in _PLAIN or tensor.layout is not torch.strided:
+                    entries[name] = self.entry(tensor)
 
     def _capture_groups(self, window: Window, name: str, optimizer: torch.optim.Optimizer) -> None:
         groups = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
@@ -498,11 +521,16 @@ class Recorder:
     def _capture_gradients(self, window: Window, optimizer: torch.optim.Optimizer) -> None:
         name = self._optimizer_name(optimizer)
         gradients = window.facet("gradients")
+        looks: list[Look] = []
         for g, group in enumerate(optimizer.param_groups):
             for i, parameter in enumerate(group["params"]):
                 own = self.registry.name_of(parameter) or f"{name}/group{g}.{i}"
                 if own not in gradients:
-                    gradients[own] = self.entry(parameter.grad)
+                    gradient = parameter.grad
+                    gradients[own] = _AWAITED if gradient is not None else self.entry(None)
+                    if gradient is not None:
+                        looks.append((gradients, own, gradient))
+        self._look(looks)
 
     def _optimizer_name(self, optimizer: torch.optim.Optimizer) -> str:
         name = self._optimizers.get(optimizer)
