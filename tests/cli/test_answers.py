@@ -131,8 +131,10 @@ def test_silence() -> None:
     [
         (
             "prove",
-            "--resume-args --resume-command --output --kill --crashes --signal --steps --reference --work --timeout "
-            "--no-control --jobs -j --json --html --verbose -v --quiet -q",
+            (
+                "--resume-args --resume-command --output --kill --crashes --signal --steps --reference --work --timeout "
+                "--no-control --jobs -j --json --html --verbose -v --quiet -q"
+            ),
         ),
         ("record", "--output -o --append --force -f --every"),
         ("diff", "--json --html --verbose -v"),
