@@ -57,14 +57,14 @@ class Prover:
     ) -> Verdict:
         """Prove ``python SCRIPT --out {out} WORDS`` in this process, without the second control unless it is asked for."""
         out = [] if "{out}" in words or "output" in more else ["--out", "{out}"]
-        options = Options(
-            command=[sys.executable, str(script), *out, *map(str, words)],
-            resume_args=resume.split(),
-            wanted=[plan.parse(text) for text in kill.split()],
-            work=self.work,
-            **({"control": False} | more),
-        )
-        return prove(options, self.said)
+        chosen: dict[str, Any] = {
+            "command": [sys.executable, str(script), *out, *map(str, words)],
+            "resume_args": resume.split(),
+            "wanted": [plan.parse(text) for text in kill.split()],
+            "work": self.work,
+            "control": False,
+        }
+        return prove(Options(**(chosen | more)), self.said)
 
 
 def record(trail: Path, *command: object) -> None:
