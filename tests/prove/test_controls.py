@@ -15,7 +15,7 @@ def test_unseeded(proved: Prover) -> None:
     assert verdict.verdict == "not-reproducible"
     assert verdict.divergence is not None
     assert verdict.divergence.step == 1
-    assert not {c.code for c in verdict.causes} & {"rng-not-restored", "weights-not-restored", "not-resumed"}
+    assert "never seeded" in verdict.causes[0].summary
     assert "control" not in proved.said.legs  # the leg that was cut off has shown it already
 
 
@@ -51,6 +51,17 @@ def test_killed_at_the_last_step(proved: Prover) -> None:
     verdict = proved("--save-every", 2, kill="4", steps=4)
     assert verdict.verdict == "identical"
     assert verdict.seams[0].killed_after == Moment(4)
+
+
+def test_output_folder(proved: Prover, reference: Path, tmp_path: Path) -> None:
+    """A folder that the script always writes to starts each leg as the user left it, and ends so."""
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    (folder / "step-000.checkpoint.note").write_text("the user's own")
+    verdict = proved("--out", folder, kill="5 4", output=folder, reference=reference)
+    assert [t.verdict for t in verdict.trials] == ["identical", "identical"]
+    assert [t.seams[0].resumed_at for t in verdict.trials] == [Moment(3), Moment(3)]
+    assert [path.name for path in folder.iterdir()] == ["step-000.checkpoint.note"]
 
 
 def test_resume_command(proved: Prover, reference: Path) -> None:
