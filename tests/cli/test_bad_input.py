@@ -174,8 +174,8 @@ def test_closed_output(reference: Path, tmp_path: Path) -> None:
         '"$@" | true; exit ${PIPESTATUS[0]}',
         '"$@" >&-',
         '"$@" >&- 2>&-',
-        '"$@" <&- | head -c 1',
-        '"$@" --json | head -c 1',
+        '"$@" <&- | head -c 3',
+        '"$@" --json | head -c 3',
     ):
         done = subprocess.run(
             ["bash", "-c", f"set -o pipefail; {line}", "-", *words],

@@ -1,31 +1,48 @@
 """The pytest fixture: a resume proof kept as a test."""
 
+import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from kit.proofs import TRAIN
+from kit.proofs import ROOT, TRAIN
 
 pytest_plugins = ["pytester"]
 
 
-def test_identical(pytester: pytest.Pytester, reference: Path) -> None:
-    """A project's test passes when its training resumes, and is given the verdict."""
-    pytester.makepyfile(
-        f"""
-        def test_resume(prove_resume):
-            verdict = prove_resume(
-                "python {TRAIN} --out {{out}}", resume_args="--resume", kill=5, reference="{reference}"
-            )
-            assert verdict.verdict == "identical"
-            assert verdict.seams[0].resumed_at.step == 3
-            assert str(prove_resume.work) in verdict.trails.resumed[0]
-        """
-    )
-    result = pytester.runpytest_inprocess("-p", "no:randomly")
-    result.assert_outcomes(passed=1)
+def blocks() -> list[str]:
+    """Return the documented examples."""
+    return re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "pytest.md").read_text(), flags=re.DOTALL)
+
+
+def test_documented(pytester: pytest.Pytester) -> None:
+    """The first documented test passes for a script that resumes, as it is written."""
+    shutil.copy(TRAIN, pytester.path / "train.py")
+    pytester.makepyfile(blocks()[0])
+    pytester.runpytest_inprocess("-p", "no:randomly").assert_outcomes(passed=1)
+
+
+@pytest.mark.slow
+def test_all_documented(pytester: pytest.Pytester) -> None:
+    """The other documented tests pass too, with a reference that is recorded once."""
+    shutil.copy(TRAIN, pytester.path / "train.py")
+    text = pytester.path.joinpath("train.py").read_text()
+    text = text.replace('"--steps", type=int, default=10', '"--steps", type=int, default=20')
+    text = text.replace('"--passes", type=int, default=1', '"--passes", type=int, default=2')
+    text = text.replace('"--on-signal",', '"--on-signal", default="save-and-end",')
+    pytester.path.joinpath("train.py").write_text(text)
+    bin_ = pytester.path / "bin"
+    bin_.mkdir()
+    (bin_ / "bitproof").write_text(f'#!/bin/sh\nexec {sys.executable} -m bitproof "$@"\n')
+    (bin_ / "bitproof").chmod(0o755)
+    (bin_ / "python").symlink_to(sys.executable)
+    pytester._monkeypatch.setenv("PATH", f"{bin_}:{os.environ['PATH']}")
+    pytester.makepyfile(test_one=blocks()[1], test_two=blocks()[2])
+    pytester.runpytest_inprocess("-p", "no:randomly").assert_outcomes(passed=5)
 
 
 def test_diverged(pytester: pytest.Pytester, reference: Path) -> None:

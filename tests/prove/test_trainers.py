@@ -4,9 +4,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from kit.proofs import ROOT, SCRIPTS, Prover
 
 from bitproof.compare.verdict import Moment, Verdict
+from kit.proofs import ROOT, SCRIPTS, Prover
 
 EXAMPLES = ROOT / "examples"
 FORGET = {
@@ -57,6 +57,7 @@ def test_lightning(proved: Prover) -> None:
     assert "batch 1" in " ".join([verdict.causes[0].summary, *verdict.causes[0].evidence])
 
 
+@pytest.mark.slow
 def test_characters_reseeded(proved: Prover) -> None:
     """A model fed by random crops that forgets its generator draws the first crops again."""
     verdict = proved(
