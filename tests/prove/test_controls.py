@@ -97,6 +97,16 @@ def test_worst_of_several(proved: Prover, reference: Path) -> None:
 
 
 @pytest.mark.slow
+def test_resume_that_never_ends(proved: Prover, reference: Path) -> None:
+    """A resumed leg that hangs is ended at its limit; the message names the limit and the option."""
+    verdict = proved(kill="5", resume="--resume --hang-at 6", reference=reference, timeout=40)
+    assert (verdict.verdict, verdict.reason) == ("could-not-judge", "timed-out")
+    assert "the resumed leg did not end within 40 s" in (verdict.message or "")
+    assert "--timeout" in (verdict.message or "")
+    assert any("resuming from" in line for line in verdict.output)
+
+
+@pytest.mark.slow
 def test_spread(proved: Prover) -> None:
     """Several crashes can be spread over one run."""
     verdict = proved("--steps", 12, "--save-every", 2, crashes=3)

@@ -51,8 +51,9 @@ def prove(options: Options, watcher: Watcher) -> Verdict:
         except StopError as error:
             verdict = error.verdict
         finally:
-            if proof.kept is not None:
+            if proof.kept is not None and kept_file is not None:
                 outputs.put_back(proof.kept)
+                kept_file.unlink()
                 shutil.rmtree(proof.kept.backup, ignore_errors=True)
     if verdict.verdict == "identical":
         for place in folder.iterdir():
