@@ -11,6 +11,7 @@
     │   ├── TrailVersionError                             written by another version of the format
     │   └── IncomparableError                             two trails that cannot be compared
     ├── LaunchError                  (OSError)            the command could not be started
+    ├── OutputError                  (OSError)            a user's output folder could not be put back
     ├── ProbeError                   (RuntimeError)       PyTorch lacks something a probe hooks into
     └── MissingExtraError            (ImportError)        an optional dependency is not installed
 
@@ -60,6 +61,14 @@ class IncomparableError(TrailError):
 
 class LaunchError(BitproofError, OSError):
     """The command could not be started."""
+
+    def __str__(self) -> str:
+        """Return the message alone (``OSError`` would print an errno)."""
+        return str(self.args[0])
+
+
+class OutputError(BitproofError, OSError):
+    """A user's output folder could not be put back."""
 
     def __str__(self) -> str:
         """Return the message alone (``OSError`` would print an errno)."""

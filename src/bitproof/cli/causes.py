@@ -19,6 +19,7 @@ def causes(
     """
     import msgspec  # noqa: PLC0415  # --help must be quick
 
+    from bitproof.cli.output import console, reader_may_leave  # noqa: PLC0415
     from bitproof.compare.causes.catalogue import BY_CODE, CODES  # noqa: PLC0415
     from bitproof.errors import UsageError  # noqa: PLC0415
 
@@ -27,16 +28,16 @@ def causes(
         msg = f"there is no cause code {unknown[0]!r}. `bitproof causes` lists all {len(CODES)}."
         raise UsageError(msg)
     chosen = [BY_CODE[code] for code in codes] if codes else list(CODES)
-    if json:
-        whole = {"format": 1, "causes": msgspec.to_builtins(chosen)}
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(whole), indent=2).decode() + "\n")
-        return
-    from rich.console import Console  # noqa: PLC0415
-    from rich.padding import Padding  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+    with reader_may_leave():
+        if json:
+            whole = {"format": 1, "causes": msgspec.to_builtins(chosen)}
+            sys.stdout.write(msgspec.json.format(msgspec.json.encode(whole), indent=2).decode() + "\n")
+            return
+        from rich.padding import Padding  # noqa: PLC0415
+        from rich.text import Text  # noqa: PLC0415
 
-    console = Console()
-    for code in chosen:
-        console.print(Text(code.code, style="bold"))
-        for label, text in (("means", code.finding), ("evidence", code.evidence), ("remedy", code.remedy)):
-            console.print(Padding(Text.assemble((f"{label}: ", "dim"), text), (0, 0, 0, 2)))
+        printed = console()
+        for code in chosen:
+            printed.print(Text(code.code, style="bold"))
+            for label, text in (("means", code.finding), ("evidence", code.evidence), ("remedy", code.remedy)):
+                printed.print(Padding(Text.assemble((f"{label}: ", "dim"), text), (0, 0, 0, 2)))

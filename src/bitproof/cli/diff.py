@@ -25,8 +25,9 @@ def diff(
 
       bitproof diff --html page.html a.trail b.trail
     """
-    from bitproof.cli.output import show  # noqa: PLC0415  # --help must be quick
+    from bitproof.cli.output import check_page, show  # noqa: PLC0415  # --help must be quick
     from bitproof.compare.judge import compare_trails  # noqa: PLC0415
     from bitproof.trail.reader import read_trail  # noqa: PLC0415
 
+    check_page(html)
     show(compare_trails(read_trail(reference), read_trail(other)), as_json=json, page=html, verbose=verbose)

@@ -1,6 +1,9 @@
 """The entry point: commands put together, errors turned into one message and an exit status."""
 
+import os
+import signal
 import sys
+from types import FrameType
 
 import typer
 
@@ -9,7 +12,7 @@ from bitproof.cli import causes, data, diff, prove, record
 from bitproof.errors import BitproofError
 
 USAGE_STATUS = 2
-INTERRUPTED_STATUS = 130
+_ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 app = typer.Typer(
     name="bitproof",
@@ -26,7 +29,15 @@ app = typer.Typer(
 )
 
 
-def _version(value: bool) -> None:  # typer calls it so
+class _Interrupted(BaseException):
+    """A signal asked this process to end. Not a KeyboardInterrupt, which typer would turn into a status of its own."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def _version(value: bool) -> None:
     if value:
         typer.echo(f"bitproof {__version__}")
         raise typer.Exit
@@ -34,7 +45,7 @@ def _version(value: bool) -> None:  # typer calls it so
 
 @app.callback()
 def _options(
-    version: bool = typer.Option(  # typer declares options so
+    version: bool = typer.Option(
         False, "--version", callback=_version, is_eager=True, help="Print the version and exit."
     ),
 ) -> None:
@@ -50,11 +61,35 @@ app.add_typer(data.app, name="data")
 
 def main() -> None:
     """Run the command line."""
+    _open_standard_streams()
+    for number in _ENDING_SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # under nohup it stays ignored
+            signal.signal(number, _interrupt)
     try:
         app()
     except BitproofError as error:
         typer.echo(f"bitproof: {error}", err=True)
         sys.exit(USAGE_STATUS)
-    except KeyboardInterrupt:
-        typer.echo("bitproof: interrupted; no process was left behind", err=True)
-        sys.exit(INTERRUPTED_STATUS)
+    except _Interrupted as interrupted:
+        name = signal.Signals(interrupted.number).name
+        typer.echo(f"bitproof: interrupted by {name}; no process was left behind, and no folder half changed", err=True)
+        sys.exit(128 + interrupted.number)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Unwind once; a second Ctrl-C does not disturb the cleaning up."""
+    del frame
+    for ending in _ENDING_SIGNALS:
+        signal.signal(ending, signal.SIG_IGN)
+    raise _Interrupted(number)
+
+
+def _open_standard_streams() -> None:
+    """Give closed standard streams somewhere to go, so that no file of ours gets their number."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    sys.stdout = sys.stdout or open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115  # open as long as we run
+    sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115

@@ -1,11 +1,66 @@
 """Print a verdict as asked for."""
 
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from bitproof.compare.verdict import Verdict, exit_status, to_json
+from bitproof.errors import MissingExtraError, UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def check_page(page: Path | None) -> None:
+    """Refuse a page that could not be written, before anything long is run.
+
+    Raises:
+        UsageError: there is no such folder, or it cannot be written to.
+        MissingExtraError: the packages that draw it are missing.
+    """
+    if page is None:
+        return
+    for package in ("jinja2", "matplotlib"):
+        if find_spec(package) is None:
+            raise MissingExtraError(package, "report", "--html")
+    folder = page.absolute().parent
+    if not folder.is_dir():
+        raise UsageError(f"--html {page}: there is no folder {folder}. Make it first, or name another file.")
+    if page.is_dir():
+        raise UsageError(
+            f"--html {page}: expected a file, found a folder. Name a file, such as {page / 'report.html'}."
+        )
+    if not os.access(page if page.exists() else folder, os.W_OK):
+        raise UsageError(f"--html {page}: it cannot be written. Name a file in a folder that can.")
+
+
+@contextmanager
+def reader_may_leave() -> Iterator[None]:
+    """Let the reader of standard output (head, less) stop reading: the exit status still tells."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # What is still buffered must go nowhere at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def console() -> "Console":
+    """Return a console for standard output that leaves a broken pipe to :func:`reader_may_leave`."""
+    from rich.console import Console  # noqa: PLC0415  # --help must be quick
+
+    class Plain(Console):
+        def on_broken_pipe(self) -> None:
+            """Raise it again: rich would exit with a status that here means a finding."""
+            raise  # noqa: PLE0704  # called where it is being handled
+
+    return Plain()
 
 
 def show(verdict: Verdict, *, as_json: bool, page: Path | None, verbose: bool) -> None:
@@ -15,12 +70,11 @@ def show(verdict: Verdict, *, as_json: bool, page: Path | None, verbose: bool) -
 
         html.write(verdict, page)
         typer.echo(f"wrote {page}", err=True)
-    if as_json:
-        sys.stdout.write(to_json(verdict).decode() + "\n")
-    else:
-        from rich.console import Console  # noqa: PLC0415  # --help must be quick
+    with reader_may_leave():
+        if as_json:
+            sys.stdout.write(to_json(verdict).decode() + "\n")
+        else:
+            from bitproof.report.terminal import render  # noqa: PLC0415  # --help must be quick
 
-        from bitproof.report.terminal import render  # noqa: PLC0415
-
-        render(verdict, Console(), verbose=verbose)
+            render(verdict, console(), verbose=verbose)
     raise typer.Exit(exit_status(verdict))

@@ -1,7 +1,5 @@
 """``bitproof prove``."""
 
-import shlex
-import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -49,6 +47,9 @@ def prove(
     no_control: Annotated[
         bool, typer.Option("--no-control", help="Do not repeat the reference before a cause is called certain.")
     ] = False,
+    jobs: Annotated[
+        int, typer.Option("--jobs", "-j", metavar="N", min=1, help="Run N trials at the same time; needs {out}.")
+    ] = 1,
     json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON and nothing else.")] = False,
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page with pictures.")] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print all evidence.")] = False,
@@ -64,39 +65,33 @@ def prove(
 
       bitproof prove --kill 13 --kill every --resume-args=--resume -- python train.py --out {out}
 
+      bitproof prove --kill every --jobs 4 --resume-args=--resume -- python train.py --out {out}
+
       bitproof prove --kill during-save:every --resume-args=--resume -- python train.py --out {out}
 
       bitproof prove --output runs/ --resume-command 'python train.py --ckpt runs/last.pt' -- python train.py
     """
-    from bitproof.cli.output import show  # noqa: PLC0415  # --help must be quick
+    from bitproof.cli.output import check_page, show  # noqa: PLC0415  # --help must be quick
     from bitproof.cli.progress import ProgressLine  # noqa: PLC0415
     from bitproof.prove import plan  # noqa: PLC0415
-    from bitproof.prove import prove as proving  # noqa: PLC0415
+    from bitproof.prove.options import Options  # noqa: PLC0415
+    from bitproof.prove.prove import prove as run  # noqa: PLC0415
 
-    options = proving.Options(
+    check_page(html)
+    options = Options(
         command=command,
-        resume_args=shlex.split(resume_args),
-        resume_command=shlex.split(resume_command),
+        resume_args=plan.split("--resume-args", resume_args),
+        resume_command=plan.split("--resume-command", resume_command),
         output=output,
         work=work,
         wanted=[plan.parse(text) for text in kill or []],
         crashes=crashes,
         steps=steps,
         reference=reference,
-        signal_number=_signal(signal_name),
+        signal_number=plan.signal_number(signal_name),
         timeout=timeout,
         control=not no_control,
+        jobs=jobs,
     )
-    verdict = proving.prove(options, ProgressLine(quiet=quiet))
+    verdict = run(options, ProgressLine(quiet=quiet))
     show(verdict, as_json=json, page=html, verbose=verbose)
-
-
-def _signal(name: str) -> int:
-    from bitproof.errors import UsageError  # noqa: PLC0415
-
-    known = {item.name.removeprefix("SIG"): item for item in signal.Signals}
-    found = known.get(name.upper().removeprefix("SIG"))
-    if found is None:
-        msg = f"--signal {name}: there is no such signal; expected a name such as KILL, TERM, INT or USR1"
-        raise UsageError(msg)
-    return found

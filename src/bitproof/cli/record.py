@@ -5,9 +5,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import FrameType
 from typing import Annotated
 
 import typer
+
+_PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+"""What schedulers send to the process that they started."""
 
 
 def record(
@@ -32,7 +36,7 @@ def record(
 
       bitproof record -o a.trail --append -- python train.py --resume
     """
-    from bitproof.errors import TrailExistsError  # noqa: PLC0415  # --help must be quick
+    from bitproof.errors import TrailExistsError, UsageError  # noqa: PLC0415  # --help must be quick
     from bitproof.trail.launch import check_command, child_environment, why_nothing  # noqa: PLC0415
     from bitproof.trail.reader import is_trail, next_leg, read_trail  # noqa: PLC0415
 
@@ -50,7 +54,12 @@ def record(
             raise TrailExistsError(msg)
         shutil.rmtree(output)
         leg = 1
-    output.mkdir(parents=True, exist_ok=True)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"--output {output}: cannot write there ({error.strerror}). Name a folder that can."
+        ) from error
     status = _run(command, child_environment(output, leg=leg, every=every))
     if any(output.glob(f"leg-{leg:03d}.*")):
         legs = [found for found in read_trail(output).legs if found.number == leg]
@@ -63,21 +72,31 @@ def record(
 
 
 def _run(command: list[str], environment: dict[str, str]) -> int:
-    """Run the command in the foreground; a Ctrl-C is its own to handle."""
-    from bitproof.errors import LaunchError  # noqa: PLC0415  # --help must be quick
+    """Run the command in the foreground. It decides what a signal means: Ctrl-C reaches it, the others are passed on."""
+    process: subprocess.Popen[bytes] | None = None
 
+    def pass_on(number: int, _frame: FrameType | None) -> None:
+        if process is not None:
+            process.send_signal(number)
+
+    before = {number: signal.signal(number, pass_on) for number in _PASSED_ON}
+    before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        started = subprocess.Popen(command, env=environment)
+        process = subprocess.Popen(command, env=environment, preexec_fn=_default_signals)  # noqa: PLW1509  # no threads here
+        status = process.wait()
     except OSError as error:
+        from bitproof.errors import LaunchError  # noqa: PLC0415  # --help must be quick
+
         msg = f"cannot start the command: {command[0]}: {error.strerror}. Is it a program, or a script with a first line #!…?"
         raise LaunchError(msg) from error
-    with started as process:
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        try:
-            status = process.wait()
-        finally:
-            signal.signal(signal.SIGINT, before)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
     if status < 0:
         sys.stderr.write(f"bitproof: the command was ended by {signal.Signals(-status).name}\n")
         return 128 - status
     return status
+
+
+def _default_signals() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

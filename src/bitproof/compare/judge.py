@@ -18,6 +18,7 @@ from bitproof.compare.verdict import Cause, Latent, Moment, Seam, Steps, Trails,
 from bitproof.environment import Difference
 from bitproof.errors import IncomparableError
 from bitproof.trail.reader import Leg, Trail
+from bitproof.trail.records import RESULT_FACETS
 
 
 @dataclass(frozen=True)
@@ -167,10 +168,13 @@ def _noise(c: Chain) -> frozenset[str]:
     return saved_noise(c.reference, c.legs[0]) if fresh else frozenset()
 
 
-def _order(found: tuple[Chain, Placed, Comparison]) -> tuple[int, int]:
+def _order(found: tuple[Chain, Placed, Comparison]) -> tuple[int, int, int]:
+    """Sort by step, then by causal order: a batch that differs on one rank precedes the gradients that all share."""
     divergence = found[2].divergence
     assert divergence is not None
-    return divergence.step, divergence.rank
+    facets = list(RESULT_FACETS)
+    cause = facets.index(divergence.facet) if divergence.facet in facets else len(facets)
+    return divergence.step, cause, divergence.rank
 
 
 def _explained(

@@ -1,7 +1,7 @@
 """A process that outlives ``prove``: when prove is gone, however it went, no leg stays behind.
 
 ``python -m bitproof.prove.guard MARKER [KEPT]`` reads its standard input, whose other end prove holds. At its end it
-kills every process with the marker; if the last line is not ``done``, it also puts the user's output folder back.
+kills every process with the marker; if the file KEPT is still there, it also puts the user's output folder back.
 """
 
 import signal
@@ -22,7 +22,7 @@ class Guard:
 
     Args:
         marker: of the proof's processes.
-        kept: file that says which output folder to put back, if there is one.
+        kept: file that says which output folder to put back, if there is one; prove removes it once that is done.
     """
 
     def __init__(self, marker: str, kept: Path | None) -> None:
@@ -40,16 +40,16 @@ class Guard:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._process.communicate(b"done\n")
+        self._process.communicate()
 
 
 def main(marker: str, kept: str | None = None) -> None:
     """Wait for prove to end, and clean up after it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    said = sys.stdin.read()
+    sys.stdin.read()
     kill_tree(marker)
-    if not said.endswith("done\n") and kept is not None and Path(kept).exists():
+    if kept is not None and Path(kept).exists():
         put_back(msgspec.json.decode(Path(kept).read_bytes(), type=Kept))
 
 

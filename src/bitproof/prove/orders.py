@@ -1,11 +1,23 @@
-"""What ``prove`` tells the agent inside the training process."""
+"""What ``prove`` tells the agent inside the training process, and what the agent writes down for it."""
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Literal
 
 import msgspec
 
-WRITES = "writes"
-"""Below the control folder: the files that a leg wrote, a line each."""
+TOUCHED = "touched"
+"""Below the control folder: the files that a leg wrote or read, as JSON, a line each."""
+
+STEPS_AFTER_SIGNAL = 3
+"""A process that goes on after a signal takes this many more steps, and is killed then."""
+
+Writer = Literal["torch.save", "safetensors", "open"]
+COVERED = (
+    "torch.save, safetensors (with its own temporary file), open() for writing (numpy.save, json, pickle and more)"
+)
+"""The writers that can be stopped in the middle of a file."""
 
 
 class Orders(msgspec.Struct):
@@ -23,10 +35,11 @@ class Orders(msgspec.Struct):
         checkpoint: step of the run at which the latest checkpoint was written; counts if the state is not found.
         write: leave the n-th file that is written below ``outputs`` half written.
         outputs: folders whose files count.
+        watch_reads: write down what is read below ``outputs`` too.
         patient: wait to be signalled, then go on; else wait to be killed.
     """
 
-    control: str
+    control: str = ""
     step: int | None = None
     micro: int = 0
     updates: int = 1
@@ -37,7 +50,45 @@ class Orders(msgspec.Struct):
     checkpoint: int = 0
     write: int | None = None
     outputs: list[str] = []
+    watch_reads: bool = False
     patient: bool = False
+
+
+class Touched(msgspec.Struct, frozen=True):
+    """A file that a leg wrote or read below its output folders.
+
+    Args:
+        path: as text; bytes that are not UTF-8 are escaped.
+        step: steps of the run that were complete.
+        writer: None if it was read.
+        where: the user's file and line, for one that was read.
+    """
+
+    path: str
+    step: int
+    writer: Writer | None = None
+    where: str | None = None
+
+
+def note_touched(control: Path, touched: Touched) -> None:
+    """Add a line to the list of files."""
+    handle = os.open(control / TOUCHED, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o644)
+    try:
+        os.write(handle, msgspec.json.encode(touched) + b"\n")
+    finally:
+        os.close(handle)
+
+
+def read_touched(control: Path) -> Iterator[Touched]:
+    """Yield the files that a leg wrote or read."""
+    listed = control / TOUCHED
+    if listed.exists():
+        yield from msgspec.json.Decoder(Touched).decode_lines(listed.read_bytes())
+
+
+def as_text(path: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> str:
+    """Write a path so that any of them fits into JSON."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def state_keys(roots: Mapping[str, int]) -> list[str]:

@@ -1,6 +1,8 @@
 """Choose and read faults: pure functions over what the reference's trail shows."""
 
 import re
+import shlex
+import signal
 from dataclasses import dataclass
 
 from bitproof.compare.timeline import Timeline
@@ -67,6 +69,32 @@ def parse(text: str) -> Wanted:
         "during-save, during-save:N or during-save:every; steps count from 1"
     )
     raise UsageError(msg)
+
+
+def split(option: str, text: str) -> list[str]:
+    """Split an option's value as a shell would.
+
+    Raises:
+        UsageError: a quote is not closed.
+    """
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"{option} {text!r}: {error}. Close the quote, or escape it with a backslash.") from error
+
+
+def signal_number(name: str) -> int:
+    """Return the number of a signal by its name, with or without SIG.
+
+    Raises:
+        UsageError: there is none of that name, or it would end nothing.
+    """
+    found = next((s for s in signal.Signals if s.name.removeprefix("SIG") == name.upper().removeprefix("SIG")), None)
+    if found is None:
+        raise UsageError(f"--signal {name}: there is no such signal; expected a name such as KILL, TERM, INT or USR1")
+    if found in {signal.SIGSTOP, signal.SIGTSTP, signal.SIGCONT}:
+        raise UsageError(f"--signal {name}: it stops a process instead of ending it; use KILL, TERM, INT or USR1")
+    return found
 
 
 def faults(reference: Timeline, wanted: list[Wanted], writes: int, crashes: int | None) -> list[Fault]:

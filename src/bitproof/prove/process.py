@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
@@ -19,21 +19,25 @@ MARKER = "BITPROOF_PROOF"
 """Environment variable by which processes of a proof are found, also after their parents are gone."""
 _POLL = 0.02
 _LAST_LINES = 20
-_GRACE = 60.0
+GRACE = 60.0
 """Seconds for a leg to end by itself after a signal that it may handle."""
 _KILL_PATIENCE = 10.0
 
 Ending = Literal["ended", "killed", "stopped", "failed", "timed-out"]
+ReachedKind = Literal["fault", "stop", "survived"]
 
 
 class Reached(msgspec.Struct):
     """What a process writes when it is where it was to be cut off."""
 
-    kind: Literal["fault", "stop"]
+    kind: ReachedKind
+    """``survived``: it was signalled, and went on for some steps."""
     rank: int
     world_size: int
     step: int
     micro: int
+    offset: int = 0
+    """Steps of the run that were complete before this leg, as far as it knows."""
     path: str | None = None
     """For a fault during a save: the file left half written."""
 
@@ -47,6 +51,15 @@ class Finished:
     reached: Reached | None
     lines: list[str]
     seconds: float
+    survived: bool = False
+    """It did not end by the signal, and was killed after it."""
+
+    @property
+    def how(self) -> str:
+        """With what it ended, in words."""
+        if self.status is not None and self.status < 0:
+            return f"signal {signal.Signals(-self.status).name}"
+        return f"exit status {self.status}"
 
 
 @dataclass(frozen=True)
@@ -58,9 +71,10 @@ class Start:
         environment: of the process.
         log: file for everything it prints.
         control: folder through which the processes say where they are.
-        marker: of the proof.
+        marker: of the proof's part that this leg belongs to.
         signal_number: sent at the fault; anything but SIGKILL lets the leg end by itself.
         timeout: seconds after which it is ended; None for never.
+        grace: seconds for it to end by itself after a signal.
     """
 
     command: Sequence[str]
@@ -70,6 +84,7 @@ class Start:
     marker: str
     signal_number: int = signal.SIGKILL
     timeout: float | None = None
+    grace: float = GRACE
 
 
 def run(start: Start, watch: Callable[[float], None]) -> Finished:
@@ -87,11 +102,12 @@ def run(start: Start, watch: Callable[[float], None]) -> Finished:
     with start.log.open("wb") as log:
         process = _popen(start, log)
         try:
-            ending, reached = _follow(process, start, begun, watch)
+            ending, reached, survived = _follow(process, start, begun, watch)
         finally:
             kill_tree(start.marker, process.pid)
             process.wait()
-    return Finished(ending, process.returncode, reached, last_lines(start.log), time.monotonic() - begun)
+    seconds = time.monotonic() - begun
+    return Finished(ending, process.returncode, reached, last_lines(start.log), seconds, survived)
 
 
 def _popen(start: Start, log: IO[bytes]) -> "subprocess.Popen[bytes]":
@@ -104,57 +120,59 @@ def _popen(start: Start, log: IO[bytes]) -> "subprocess.Popen[bytes]":
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    except OSError as error:
-        msg = f"cannot start the command {start.command[0]!r}: {error.strerror}"
+    except (OSError, ValueError) as error:  # ValueError: an argument with a null byte
+        msg = f"cannot start the command {start.command[0]!r}: {getattr(error, 'strerror', None) or error}"
         raise LaunchError(msg) from error
 
 
 def _follow(
     process: "subprocess.Popen[bytes]", start: Start, begun: float, watch: Callable[[float], None]
-) -> tuple[Ending, Reached | None]:
-    stops: dict[int, Reached] = {}
+) -> tuple[Ending, Reached | None, bool]:
     while True:
         status = process.poll()
-        fault, stops = _read_control(start.control)
+        said = _read_control(start.control)
+        fault = next((r for r in said if r.kind == "fault"), None)
         if fault is not None:
-            return _strike(process, start, begun, watch), fault
-        if stops and len(stops) >= next(iter(stops.values())).world_size:
-            return "stopped", next(iter(stops.values()))
+            return "killed", fault, _strike(process, start, begun, watch, torn=fault.path is not None)
+        if said and len({r.rank for r in said}) >= said[0].world_size:
+            return "stopped", said[0], False
         if status is not None:
-            return ("ended" if status == 0 else "failed"), None
+            return ("ended" if status == 0 else "failed"), None, False
         elapsed = time.monotonic() - begun
         if start.timeout is not None and elapsed > start.timeout:
-            return "timed-out", None
+            return "timed-out", None, False
         watch(elapsed)
         time.sleep(_POLL)
 
 
-def _strike(process: "subprocess.Popen[bytes]", start: Start, begun: float, watch: Callable[[float], None]) -> Ending:
-    if start.signal_number == signal.SIGKILL:
+def _strike(
+    process: "subprocess.Popen[bytes]", start: Start, begun: float, watch: Callable[[float], None], *, torn: bool
+) -> bool:
+    """Carry out the fault; tell whether the leg outlived a signal that it could have ended by."""
+    if start.signal_number == signal.SIGKILL or torn:
         kill_tree(start.marker, process.pid)
-        return "killed"
+        return False
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, start.signal_number)
     (start.control / "go").touch()
-    deadline = time.monotonic() + _GRACE
-    while process.poll() is None and time.monotonic() < deadline:
+    deadline = time.monotonic() + start.grace
+    while time.monotonic() < deadline:
+        # A shell or a launcher that started the training may end before it does.
+        if process.poll() is not None and not _tree(start.marker, None):
+            return False
+        if any(r.kind == "survived" for r in _read_control(start.control)):
+            break
         watch(time.monotonic() - begun)
         time.sleep(_POLL)
-    return "killed"
+    return True
 
 
-def _read_control(control: Path) -> tuple[Reached | None, dict[int, Reached]]:
-    stops = {}
-    for path in control.glob("reached-*.json"):
-        reached = msgspec.json.decode(path.read_bytes(), type=Reached)
-        if reached.kind == "fault":
-            return reached, {}
-        stops[reached.rank] = reached
-    return None, stops
+def _read_control(control: Path) -> list[Reached]:
+    return [msgspec.json.decode(path.read_bytes(), type=Reached) for path in sorted(control.glob("reached-*.json"))]
 
 
 def kill_tree(marker: str, root: int | None = None) -> None:
-    """End every process of a proof: those below ``root``, and those that carry its marker."""
+    """End every process of a proof: those below ``root``, and those that carry its marker or one that begins with it."""
     deadline = time.monotonic() + _KILL_PATIENCE
     while time.monotonic() < deadline:
         found = [p for p in _tree(marker, root) if p.pid != os.getpid()]
@@ -166,7 +184,7 @@ def kill_tree(marker: str, root: int | None = None) -> None:
         psutil.wait_procs(found, timeout=0.2)
 
 
-def _tree(marker: str, root: int | None) -> Iterable[psutil.Process]:
+def _tree(marker: str, root: int | None) -> list[psutil.Process]:
     found: dict[int, psutil.Process] = {}
     if root is not None:
         with contextlib.suppress(psutil.Error):
@@ -175,7 +193,8 @@ def _tree(marker: str, root: int | None) -> Iterable[psutil.Process]:
     for process in psutil.process_iter():
         # Another user's process, or one that is just gone, is none of ours.
         with contextlib.suppress(psutil.Error, OSError):
-            if process.environ().get(MARKER) == marker:
+            carried = process.environ().get(MARKER, "")
+            if carried == marker or carried.startswith(f"{marker}."):
                 found[process.pid] = process
     return [p for p in found.values() if _alive(p)]
 

@@ -8,76 +8,89 @@ import builtins
 import io
 import os
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
+from bitproof.prove.orders import Writer
 from bitproof.trail.probes.patching import when_imported, wrap
 
-COVERED = ("torch.save", "safetensors", "open() for writing (numpy.save, json, pickle, …)")
+
+class Watching(Protocol):
+    """Is told of every file below the folders."""
+
+    @property
+    def tear(self) -> int | None:
+        """Leave the file with this number (from 1) half written; None to only note them."""
+
+    @property
+    def watches_reads(self) -> bool:
+        """Whether to note reading too."""
+
+    def written(self, path: Path, writer: Writer) -> None:
+        """A file is about to be written."""
+
+    def read(self, path: Path) -> None:
+        """A file is about to be read."""
+
+    def torn(self, path: Path) -> None:
+        """The file is half written; this is not to return."""
 
 
-def watch_writers(
-    folders: list[Path], tear: int | None, seen: Callable[[Path], None], torn: Callable[[Path], None]
-) -> None:
-    """Watch every file that this process writes below the folders, for the rest of its life.
-
-    Args:
-        folders: where to look.
-        tear: leave the file with this number (from 1) half written; None to only count.
-        seen: called with each file before it is written.
-        torn: called once the file is half written; it is not to return.
-    """
-    watch = _Watch([folder.resolve() for folder in folders], tear, seen, torn)
+def watch_files(folders: list[Path], told: Watching) -> None:
+    """Watch every file that this process writes below the folders, for the rest of its life."""
+    watch = _Watch([folder.resolve() for folder in folders], told)
     wrap(torch, "save", watch.torch_save)
     wrap(torch.serialization, "save", watch.torch_save)
     when_imported("safetensors.torch", lambda module: wrap(module, "serialize_file", watch.serialize_file))
+    when_imported("safetensors.numpy", lambda module: wrap(module, "serialize_file", watch.serialize_file))
     wrap(io, "open", watch.open)
     wrap(builtins, "open", watch.open)
 
 
 class _Watch:
-    def __init__(
-        self, folders: list[Path], tear: int | None, seen: Callable[[Path], None], torn: Callable[[Path], None]
-    ) -> None:
+    def __init__(self, folders: list[Path], told: Watching) -> None:
         self._folders = folders
-        self._tear = tear
-        self._seen = seen
-        self._torn = torn
+        self._told = told
         self._count = 0
 
-    def _to_be_torn(self, path: Any) -> Path | None:
-        """Count a file; return its path if it is the one to tear."""
+    def _below(self, path: Any) -> Path | None:
         if not isinstance(path, (str, bytes, os.PathLike)):
             return None
         whole = Path(os.path.realpath(os.fsdecode(path)))
-        if not any(folder in whole.parents for folder in self._folders):
+        return whole if any(folder in whole.parents for folder in self._folders) else None
+
+    def _to_be_torn(self, path: Any, writer: Writer) -> Path | None:
+        """Count a file; return its path if it is the one to tear."""
+        whole = self._below(path)
+        if whole is None:
             return None
         self._count += 1
-        self._seen(whole)
-        return whole if self._count == self._tear else None
+        self._told.written(whole, writer)
+        return whole if self._count == self._told.tear else None
 
     def torch_save(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
-            path = self._to_be_torn(f)
+            path = self._to_be_torn(f, "torch.save")
             result = original(obj, f, *args, **kwargs)
             if path is not None:
                 _halve(path)
-                self._torn(path)
+                self._told.torn(path)
             return result
 
         return save
 
     def serialize_file(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def serialize_file(tensors: Any, filename: Any, *args: Any, **kwargs: Any) -> Any:
-            path = self._to_be_torn(filename)
+            path = self._to_be_torn(filename, "safetensors")
             if path is None:
                 return original(tensors, filename, *args, **kwargs)
             place = path.with_name(f".tmp{path.name}") if renames_itself() else path
             original(tensors, str(place), *args, **kwargs)
             _halve(place)
-            self._torn(place)
+            self._told.torn(place)
             return None
 
         return serialize_file
@@ -92,10 +105,13 @@ class _Watch:
             newline: str | None = None,
             **kwargs: Any,
         ) -> Any:
-            path = self._to_be_torn(file) if any(letter in mode for letter in "wax+") else None
+            writes = any(letter in mode for letter in "wax+")
+            path = self._to_be_torn(file, "open") if writes else None
+            if not writes and self._told.watches_reads and (read := self._below(file)) is not None:
+                self._told.read(read)
             if path is None:
                 return original(file, mode, buffering, encoding, errors, newline, **kwargs)
-            raw = _Torn(path, mode.replace("b", "").replace("t", ""), self._torn)
+            raw = _Torn(path, mode.replace("b", "").replace("t", ""), self._told.torn)
             buffered = io.BufferedRandom(raw) if "+" in mode else io.BufferedWriter(raw)
             return buffered if "b" in mode else io.TextIOWrapper(buffered, encoding, errors, newline)
 
@@ -116,12 +132,16 @@ class _Torn(io.FileIO):
         self._report(self._path)
         return len(whole)
 
+    def close(self) -> None:
+        """Report a file that was opened and never written to: it is empty, or as it was."""
+        if not self.closed:
+            self._report(self._path)
+        super().close()
+
 
 def renames_itself() -> bool:
     """Tell whether the installed safetensors writes a temporary file and renames it."""
-    import safetensors  # noqa: PLC0415
-
-    return tuple(int(part) for part in safetensors.__version__.split(".")[:2]) >= (0, 8)
+    return tuple(int(part) for part in version("safetensors").split(".")[:2]) >= (0, 8)
 
 
 def _halve(path: Path) -> None:
