@@ -87,6 +87,7 @@ class Lab:
         kill: Moment | None = None,
         states: dict[str, list[int]] | None = None,
         before: Callable[[], None] = lambda: None,
+        ranks: int = 1,
     ) -> Trail:
         """Run one leg and read its trail.
 
@@ -97,16 +98,31 @@ class Lab:
             kill: where it dies, in steps of the whole run.
             states: the reference's steps by state, by which a resumed leg is found in the run.
             before: called in the child before anything is recorded.
+            ranks: how many processes, one after another: they do not talk to each other.
         """
         trail = self._fresh("trail")
-        status = _in_child(lambda: _train(train, Job(out, resume), trail, kill, states, before), trail / "log")
         expected = -signal.SIGKILL if kill is not None else 0
-        if status != expected:
-            log = (trail / "log").read_text()
-            raise AssertionError(f"a leg ended with status {status} instead of {expected}\n{log}")
+        for rank in range(ranks):
+
+            def work(rank: int = rank) -> None:
+                os.environ.update(RANK=str(rank), WORLD_SIZE=str(ranks))
+                _train(train, Job(out, resume), trail, kill, states, before)
+
+            status = _in_child(work, trail / "log")
+            if status != expected:
+                log = (trail / "log").read_text()
+                raise AssertionError(f"a leg ended with status {status} instead of {expected}\n{log}")
         return read_trail(trail)
 
-    def prove(self, train: Train, *kills: int | float | Moment, resumed: Train | None = None, control: bool = True) -> Verdict:
+    def prove(
+        self,
+        train: Train,
+        *kills: int | float | Moment,
+        resumed: Train | None = None,
+        control: bool = True,
+        ranks: int = 1,
+        before: Callable[[], None] = lambda: None,
+    ) -> Verdict:
         """Run the reference, crash it, resume it, compare, and repeat the reference before anything is certain.
 
         Args:
@@ -114,17 +130,21 @@ class Lab:
             kills: where the legs die: 7 for right after step 7, 7.2 for inside step 7 after its second backward pass.
             resumed: the training function of the resumed legs, if it is another one.
             control: repeat the reference if the legs part.
+            ranks: how many processes a leg has.
+            before: called in each resumed leg before anything is recorded.
         """
         moments = [moment(kill) for kill in kills]
-        reference = self.record(train)
+        reference = self.record(train, ranks=ranks)
         out = self._fresh("out")
         legs = []
         for i, kill in enumerate([*moments, None]):
             runs = train if i == 0 else resumed or train
-            legs.append(self.leg(runs, out, resume=i > 0, kill=kill, states=steps_by_state(reference)))
+            states = steps_by_state(reference)
+            leg = self.leg(runs, out, resume=i > 0, kill=kill, states=states, ranks=ranks, **({"before": before} if i else {}))
+            legs.append(leg)
         verdict = compare_resume(reference, legs, moments)
         if verdict.divergence is not None and control and verdict.verdict == "diverged":
-            again = self.record(train)
+            again = self.record(train, ranks=ranks)
             differs = control_agrees(reference, again, verdict.divergence.step)
             verdict = differs or compare_resume(reference, legs, moments, controlled=True)
         return verdict

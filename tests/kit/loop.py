@@ -142,11 +142,12 @@ class Loop:
         self.passes = state["passes"]
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
-        if self.scheduler is not None:
+        if self.scheduler is not None and state["scheduler"] is not None:
             self.scheduler.load_state_dict(state["scheduler"])
         for p, gradient in zip(self.model.parameters(), state["gradients"], strict=True):
             p.grad = gradient
-        restore_rng(state["rng"])
+        if "rng" in state:
+            restore_rng(state["rng"])
 
 
 def rng_state() -> State:

@@ -1,7 +1,7 @@
 """From trails to a verdict."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -18,6 +18,9 @@ from bitproof.compare.verdict import Cause, Latent, Moment, Seam, Steps, Trails,
 from bitproof.environment import Difference
 from bitproof.errors import IncomparableError
 from bitproof.trail.reader import Leg, Trail
+
+
+_MOST_NAMES = 5
 
 
 @dataclass(frozen=True)
@@ -121,7 +124,14 @@ def judge(chains: Sequence[Chain], *, controlled: bool, kills: Sequence[Moment] 
         latent=_unblamed(chain_, result),
         environment=_differences(chain_, leg),
         unseen=sorted({what for _, _, r in results for what in r.unseen}),
-        picture=draw(chain_.reference, chain_.legs[:-1], chain_.last, result.divergence, _noise(chain_)),
+        picture=draw(
+            chain_.reference,
+            chain_.legs[:-1],
+            chain_.last,
+            result.divergence,
+            _noise(chain_),
+            fresh=_joint_of(chain_, chain_.last) is None,
+        ),
     )
 
 
@@ -132,7 +142,7 @@ def control_agrees(reference: Trail, control: Trail, step: int) -> Verdict | Non
         if not again:
             continue
         line, leg = stitch(reference.of_rank(rank)), Placed(again[0])
-        result = walk(line, leg, upto=step)
+        result = walk(line, leg, upto=step, fresh=True)
         if result.divergence is not None:
             verdict = judge([Chain(line, (leg,), ())], controlled=False)
             return _with_trails(verdict, Trails(reference=str(reference.path), resumed=[str(control.path)]))
@@ -152,13 +162,27 @@ def _chain_of_trails(reference: Trail, other: Trail, rank: int) -> Chain:
 
 
 def _first_finding(c: Chain) -> tuple[Placed, Comparison]:
-    """Walk the legs in order: a control leg that differs comes before any blame on a resume."""
+    """Walk the legs in order: a control leg that differs comes before any blame on a resume.
+
+    What a resumed leg saved otherwise counts by itself only if no later leg trains otherwise: then it led there.
+    """
     noise = _noise(c)
-    for leg in c.legs[:-1]:
-        result = walk(c.reference, leg, upto=leg.last, noise=noise)
-        if result.divergence is not None:
-            return leg, result
-    return c.last, walk(c.reference, c.last, noise=noise)
+    kept: tuple[Placed, Comparison] | None = None
+    for leg in c.legs:
+        fresh = _joint_of(c, leg) is None
+        result = walk(c.reference, leg, upto=None if leg is c.last else leg.last, noise=noise, fresh=fresh)
+        if result.divergence is None:
+            continue
+        if result.divergence.facet == "saved" and not fresh:
+            kept = kept or (leg, result)
+            continue
+        if kept is not None and result.saved is None:
+            before = kept[1]
+            result = replace(
+                result, saved=before.saved, saved_names=before.saved_names, saved_lines=before.saved_lines
+            )
+        return leg, result
+    return kept or (c.last, result)
 
 
 def _noise(c: Chain) -> frozenset[str]:
@@ -190,6 +214,8 @@ def _explained(
         environment=tuple(_differences(c, leg)),
         controlled=controlled,
         saved=result.saved,
+        saved_names=result.saved_names,
+        saved_apart=result.saved_lines,
         peers=tuple((p.reference, p.last) for p in chains if p is not c),
     )
     control = joint is None and len(c.legs) > 1
@@ -220,8 +246,17 @@ def _not_resumed(c: Chain, leg: Placed) -> Cause:
 
 
 def _unblamed(c: Chain, result: Comparison) -> list[Latent]:
-    """List generators that differ and matter to nobody; where the legs part, one that is drawn from may matter."""
-    return latent(c.reference, c.last, also_drawn=result.divergence is None) if c.last.leg.steps else []
+    """List what differs and matters to nobody; where the legs part, a generator that is drawn from may matter."""
+    if not c.last.leg.steps:
+        return []
+    found = latent(c.reference, c.last, also_drawn=result.divergence is None)
+    if not c.joints:
+        names = sorted(saved_noise(c.reference, c.last) - set(result.saved_names))
+        if names:
+            more = ", …" if len(names) > _MOST_NAMES else ""
+            summary = f"what is saved differs in {', '.join(names[:_MOST_NAMES])}{more}, which training does not read"
+            found.append(Latent("other-state-not-restored", summary))
+    return found
 
 
 def _seams(c: Chain, kills: Sequence[Moment]) -> list[Seam]:

@@ -89,9 +89,10 @@ def _moved(case: Case, found: _Found, equal_at: list[int], surest: Confidence, w
     following = _run_length(case, at)
     if following > 1:
         evidence.append(f"so do the {following - 1} batches after it")
+    evidence += case.saved_before()
     if restarted:
         start = "of the run" if at == 0 else "of an epoch"
-        evidence.append(f"that is the first batch {start}")
+        evidence.insert(1, f"that is the first batch {start}")
         summary = f"the data starts again: the first resumed batch is the reference's {name}, the first {start}"
         return made("data-restarted", surest, summary, evidence, where)
     batches = f"{apart} batch{'es' if apart != 1 else ''}"

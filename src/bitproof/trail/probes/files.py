@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from bitproof.fingerprint import digest_bytes, digest_tensor, digest_text
+from bitproof.fingerprint import digest_and_sketch, digest_bytes, digest_text
 from bitproof.trail.probes.patching import Detach, all_of, when_imported, wrap
-from bitproof.trail.recorder import Recorder, tensor_kind
+from bitproof.trail.recorder import Recorder, plain_entry, tensor_kind
 from bitproof.trail.records import TensorRow
 
 Entries = dict[str, tuple[str, int, bytes]]
@@ -89,7 +89,7 @@ def _leaves(tree: Any, name: str) -> Iterator[tuple[str, tuple[str, int, bytes]]
     """Yield the leaves of a saved tree with dotted names; objects of unknown classes are passed over."""
     if isinstance(tree, torch.Tensor):
         if tree.layout is torch.strided:
-            yield name, (tensor_kind(tree), digest_tensor(tree), b"")
+            yield name, (tensor_kind(tree), *digest_and_sketch(tree))
     elif isinstance(tree, dict):
         for key, value in tree.items():
             yield from _leaves(value, f"{name}.{key}" if name else str(key))
@@ -104,7 +104,7 @@ def _leaves(tree: Any, name: str) -> Iterator[tuple[str, tuple[str, int, bytes]]
     elif isinstance(tree, (str, bytes)):
         yield name, ("text", digest_text(repr(tree)), b"")
     elif tree is None or isinstance(tree, (bool, int, float, complex)):
-        yield name, ("value", digest_text(repr(tree)), b"")
+        yield name, plain_entry(tree)
     elif isinstance(tree, torch.nn.Module):
         yield from _leaves(tree.state_dict(), name)
 
