@@ -133,8 +133,21 @@ class Lab:
             ranks: how many processes a leg has.
             before: called in each resumed leg before anything is recorded.
         """
-        moments = [moment(kill) for kill in kills]
         reference = self.record(train, ranks=ranks)
+        return self.trial(train, reference, *kills, resumed=resumed, control=control, ranks=ranks, before=before)
+
+    def trial(
+        self,
+        train: Train,
+        reference: Trail,
+        *kills: int | float | Moment,
+        resumed: Train | None = None,
+        control: bool = True,
+        ranks: int = 1,
+        before: Callable[[], None] = lambda: None,
+    ) -> Verdict:
+        """Do the same with a reference that is there already."""
+        moments = [moment(kill) for kill in kills]
         out = self._fresh("out")
         legs = []
         for i, kill in enumerate([*moments, None]):

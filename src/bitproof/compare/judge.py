@@ -21,6 +21,7 @@ from bitproof.trail.reader import Leg, Trail
 
 
 _MOST_NAMES = 5
+_LOADER_SETTINGS = ("workers", "start_method", "persistent_workers", "batch_size", "length")
 
 
 @dataclass(frozen=True)
@@ -290,10 +291,7 @@ def _settings(side: Timeline | Placed) -> dict[str, object]:
         if event.kind == "seed" and event.step == 0 and step == event.step:
             found[f"seed.{event.data.get('generator')}"] = event.data.get("seed")
         if event.kind == "loader-started" and "loader.workers" not in found:
-            found |= {
-                f"loader.{key}": event.data.get(key)
-                for key in ("workers", "persistent_workers", "batch_size", "length")
-            }
+            found |= {f"loader.{key}": event.data.get(key) for key in _LOADER_SETTINGS}
     return found
 
 

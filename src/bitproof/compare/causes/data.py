@@ -26,7 +26,9 @@ def data(case: Case) -> Iterator[Made]:
         return
     where = case.where("loader-started")
     # Without a loader the batch comes straight from a generator, which is then the root: this is what follows.
-    surest: Confidence = "likely" if root_in_generators(case) else case.surest
+    # Nor is it the root where the loader runs with other settings.
+    other_loader = any(d.key.startswith("loader.") for d in case.environment)
+    surest: Confidence = "likely" if other_loader or root_in_generators(case) else case.surest
     same_place = found.expected.indices is not None and found.expected.indices == found.batch.indices
     if same_place:
         yield _changed(case, found, surest, where)

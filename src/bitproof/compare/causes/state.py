@@ -68,6 +68,9 @@ def optimizer(case: Case) -> Iterator[Made]:
     moved = _moved(expected, found)
     if moved:
         evidence.append("; ".join(f"{a} of the reference sits on {b}" for a, b in moved[:_MOST_LINES]))
+        probes = [leg.meta.get("hash_probe") for leg in (case.reference.legs[0].leg, case.leg.leg)]
+        if probes[0] != probes[1]:
+            evidence.append("PYTHONHASHSEED is not fixed, so a set of names comes in another order in each process")
         summary = f"the optimizer's state sits on other parameters ({len(moved)} tensors moved)"
         yield made("optimizer-misassigned", case.surest, summary, [*evidence, *_also(case)], where)
         return

@@ -1,5 +1,6 @@
 """Data loaders: what they yield, the sampler's indices behind it, and where an iteration starts."""
 
+import multiprocessing
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -89,5 +90,13 @@ def _facts(loader: Any) -> dict[str, Any]:
         "sampler": type(sampler).__name__,
         "batch_size": getattr(loader, "batch_size", None),
         "workers": getattr(loader, "num_workers", 0),
+        "start_method": _start_method(loader),
         "persistent_workers": getattr(loader, "persistent_workers", False),
     }
+
+
+def _start_method(loader: Any) -> str | None:
+    if not getattr(loader, "num_workers", 0):
+        return None
+    context = getattr(loader, "multiprocessing_context", None) or multiprocessing
+    return str(context.get_start_method())
