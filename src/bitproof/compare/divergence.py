@@ -118,6 +118,8 @@ def differing_facets(reference: Side, leg: Placed, step: int) -> set[str]:
         return set()
     skip = leg.micro if step == leg.first else 0
     found = {f for f in RESULT_FACETS if f in one.roots and f in other.roots and one.roots[f] != other.roots[f]}
+    if "mode" in found and _facet_delta(reference, leg, step, "mode") is None:
+        found.remove("mode")
     if skip:
         found -= {"buffers", "batch", "loss"}
         found |= {"buffers"} if one.micros[skip].buffers != other.roots.get("buffers") else set()
@@ -184,6 +186,9 @@ def _facet_delta(reference: Side, leg: Placed, step: int, facet: str) -> Delta |
     if facet == "weights" and step == leg.first:
         _check_same_model(left, right)
     names = differing(left, right)
+    if facet == "mode":
+        # A module that only one side called, such as a metric, has no mode on the other.
+        names = tuple(name for name in names if name in left.names and name in right.names)
     return Delta(facet, names, len(set(left.names) | set(right.names))) if names else None
 
 
@@ -265,7 +270,7 @@ def _is_floating(kind: str) -> bool:
 
 
 def _is_many(kind: str) -> bool:
-    return "[" in kind and _shape(kind) not in {"[]", "[1]"}
+    return "[" in kind and shape_of(kind) not in {"[]", "[1]"}
 
 
 def _end(reference: Side, leg: Placed) -> Divergence | None:
@@ -311,7 +316,7 @@ def _check_same_model(one: Tensors, other: Tensors) -> None:
         )
         raise IncomparableError(msg)
     for name in sorted(left):
-        if _shape(left[name][0]) != _shape(right[name][0]):
+        if shape_of(left[name][0]) != shape_of(right[name][0]):
             msg = (
                 f"these are different models: {name.split('/', 1)[-1]} is {left[name][0]} in the reference and "
                 f"{right[name][0]} in the other. Compare two runs of one model."
@@ -319,7 +324,8 @@ def _check_same_model(one: Tensors, other: Tensors) -> None:
             raise IncomparableError(msg)
 
 
-def _shape(kind: str) -> str:
+def shape_of(kind: str) -> str:
+    """Return the shape in a kind, such as ``[64, 10]``."""
     return kind[kind.find("[") :].partition("@")[0]
 
 

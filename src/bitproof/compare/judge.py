@@ -11,7 +11,7 @@ from bitproof.compare.causes import explain
 from bitproof.compare.causes.case import Case
 from bitproof.compare.causes.made import made
 from bitproof.compare.causes.randomness import latent
-from bitproof.compare.divergence import Comparison, saved_noise, walk
+from bitproof.compare.divergence import Comparison, saved_noise, shape_of, walk
 from bitproof.compare.picture import draw
 from bitproof.compare.timeline import Placed, Timeline
 from bitproof.compare.verdict import Cause, Latent, Moment, Seam, Steps, Trails, Verdict, VerdictName
@@ -229,14 +229,26 @@ def _joint_of(c: Chain, leg: Placed) -> Joint | None:
 
 
 def _never_resumed(c: Chain, leg: Placed, joint: Joint) -> bool:
-    """Tell whether a leg started anew although an earlier one had saved something."""
+    """Tell whether a leg started anew although an earlier one had written a checkpoint by then."""
+    return joint.step == 0 and joint.how == "state" and any(step > 0 for step in _checkpoints(c, leg))
+
+
+def _checkpoints(c: Chain, leg: Placed) -> list[int]:
+    """Return after which steps the earlier legs saved a file with a tensor of each weight's shape."""
+    head = c.reference.detail(1)
+    weights = head.facets.get("weights") if head is not None else None
+    wanted = {shape_of(kind) for kind in weights.kinds} if weights is not None else set()
     earlier = c.legs[: next(i for i, p in enumerate(c.legs) if p is leg)]
-    saved = any(True for p in earlier for _ in p.events("file-saved"))
-    return joint.step == 0 and joint.how == "state" and saved
+    return [
+        step
+        for placed in earlier
+        for step, event in placed.events("file-saved")
+        if event.saved is None or wanted <= {shape_of(kind) for kind in placed.leg.tensors(event.saved).kinds}
+    ]
 
 
 def _not_resumed(c: Chain, leg: Placed) -> Cause:
-    before = [step for p in c.legs if p is not leg for step, _ in p.events("file-saved")]
+    before = _checkpoints(c, leg)
     loaded = [e for _, e in leg.events("file-loaded")]
     evidence = [
         "the resumed leg's first state is the reference's first state",

@@ -67,7 +67,7 @@ def _shared(case: Case) -> dict[str, int]:
     if not case.resumed or expected is None:
         return {}
     mine = case.leg.leg.steps[0]
-    found = {}
+    found: dict[str, int] = {}
     for reference, peer in case.peers:
         theirs, wanted = peer.leg.steps[0] if peer.leg.steps else None, reference.head(peer.first)
         if theirs is None or wanted is None:
