@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from kit.live import Job, Lab, assert_only, codes, evidence_of
-from kit.loop import SIZE, Loop, State, network
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Sampler, TensorDataset
+
+from kit.live import Job, Lab, assert_only, codes, evidence_of
+from kit.loop import SIZE, Loop, State, network
 
 
 class Plain(Loop):
@@ -221,7 +222,7 @@ class Augmenting(Loaded):
 
     def dataset(self) -> Dataset[Any]:
         """Draw from the global generator."""
-        return Augmented(self.x, self.y, np.random.random)  # noqa: NPY002
+        return Augmented(self.x, self.y, np.random.random)
 
     def restore(self, state: State) -> None:
         """Pass over the generators."""
@@ -289,7 +290,13 @@ def test_right_loader(lab: Lab) -> None:
 def test_epoch_restarted(lab: Lab) -> None:
     """A resume that starts the epoch again is told which batch of the reference came first."""
     verdict = lab.prove(EpochFromTheStart.train, 9)
-    assert_only(verdict, "data-restarted", step=9, facet="batch", said=["batch 6 (step 6)", "batch 9 (step 9)", "first batch of an epoch"])
+    assert_only(
+        verdict,
+        "data-restarted",
+        step=9,
+        facet="batch",
+        said=["batch 6 (step 6)", "batch 9 (step 9)", "first batch of an epoch"],
+    )
     assert "test_data.py" in (verdict.causes[0].where or "")
 
 
@@ -329,7 +336,13 @@ def test_fetched_ahead(lab: Lab) -> None:
 def test_micro_steps_mixed_up(lab: Lab) -> None:
     """A position in updates where it should be in backward passes repeats data."""
     verdict = lab.prove(StepsForMicroSteps.train, 3)
-    assert_only(verdict, "data-repeated", step=3, facet="batch", said=["batch 3 (step 1, micro-step 3)", "batch 9 (step 3, micro-step 1)"])
+    assert_only(
+        verdict,
+        "data-repeated",
+        step=3,
+        facet="batch",
+        said=["batch 3 (step 1, micro-step 3)", "batch 9 (step 3, micro-step 1)"],
+    )
     assert "6 batches repeated" in verdict.causes[0].summary
 
 

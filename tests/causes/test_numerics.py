@@ -7,16 +7,17 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 import torch.utils.checkpoint
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
 from kit.live import Lab, assert_only, codes, evidence_of
 from kit.loop import SIZE, Loop
 from kit.spawned import Drawing, FromModule
-from torch import Tensor, nn
-from torch.utils.data import DataLoader
 
 ROOT = Path(__file__).parents[2]
 
@@ -49,11 +50,13 @@ class Fused(Loop):
 class Deep(Loop):
     """Has a block that may be recomputed in the backward pass."""
 
-    recompute: dict[str, Any] | None = None
+    recompute: ClassVar[dict[str, Any] | None] = None
 
     def make_model(self) -> nn.Module:
         """Return a stem, a block with dropout, and a head."""
-        return nn.ModuleDict({"stem": nn.Linear(6, 8), "block": nn.Sequential(nn.Dropout(0.3), nn.Linear(8, 8)), "head": nn.Linear(8, 3)})
+        return nn.ModuleDict(
+            {"stem": nn.Linear(6, 8), "block": nn.Sequential(nn.Dropout(0.3), nn.Linear(8, 8)), "head": nn.Linear(8, 3)}
+        )
 
     def block(self, h: Tensor) -> Tensor:
         """Run the block."""
@@ -73,13 +76,13 @@ class Deep(Loop):
 class Recomputed(Deep):
     """Recomputes with the same mask."""
 
-    recompute: dict[str, Any] = {}
+    recompute: ClassVar[dict[str, Any] | None] = {}
 
 
 class RecomputedOtherwise(Deep):
     """Recomputes with another mask (OLMo-core #828)."""
 
-    recompute: dict[str, Any] = {"preserve_rng_state": False}
+    recompute: ClassVar[dict[str, Any] | None] = {"preserve_rng_state": False}
 
 
 class PythonMask(Deep):
@@ -94,7 +97,7 @@ class PythonMask(Deep):
 class PythonMaskRecomputed(PythonMask):
     """Recomputes with another mask from Python's generator, whatever torch preserves."""
 
-    recompute: dict[str, Any] = {}
+    recompute: ClassVar[dict[str, Any] | None] = {}
 
 
 class Scattered(Loop):
@@ -170,7 +173,13 @@ def test_same_script_twice(lab: Lab) -> None:
 def test_optimizer_flags(lab: Lab) -> None:
     """Another implementation of the optimizer is told as the setting that differs."""
     verdict = lab.diff(Loop.train, Fused.train)
-    assert_only(verdict, "environment-changed", step=1, facet="hyperparameters", said=["group0.fused: True where the reference has None"])
+    assert_only(
+        verdict,
+        "environment-changed",
+        step=1,
+        facet="hyperparameters",
+        said=["group0.fused: True where the reference has None"],
+    )
 
 
 def test_worker_count(lab: Lab) -> None:
@@ -223,7 +232,13 @@ def test_start_method(lab: Lab) -> None:
 def test_recomputed_with_another_mask(lab: Lab) -> None:
     """A recomputed forward pass with a new dropout mask gives the same loss and other gradients."""
     verdict = lab.diff(Deep.train, RecomputedOtherwise.train)
-    assert_only(verdict, "recompute-changed", step=1, facet="gradients", said=["the loss is equal", "preserve_rng_state is not used in the reference and False"])
+    assert_only(
+        verdict,
+        "recompute-changed",
+        step=1,
+        facet="gradients",
+        said=["the loss is equal", "preserve_rng_state is not used in the reference and False"],
+    )
     assert "test_numerics.py" in (verdict.causes[0].where or "")
 
 
@@ -282,7 +297,18 @@ def _recorded(folder: Path, name: str, arguments: list[str], **variables: str) -
     script.write_text(SCRIPT)
     trail = folder / f"{name}.trail"
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", **variables}
-    command = [sys.executable, "-m", "bitproof", "record", "-o", str(trail), "--", sys.executable, str(script), *arguments]
+    command = [
+        sys.executable,
+        "-m",
+        "bitproof",
+        "record",
+        "-o",
+        str(trail),
+        "--",
+        sys.executable,
+        str(script),
+        *arguments,
+    ]
     subprocess.run(command, env=environment, check=True, capture_output=True)
     return trail
 

@@ -7,10 +7,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from kit.live import Job, Lab, assert_only, codes, evidence_of
-from kit.loop import Loop, State
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
+
+from kit.live import Job, Lab, assert_only, evidence_of
+from kit.loop import Loop, State
 
 
 class Noisy(Loop):
@@ -99,7 +100,9 @@ class Validated(Loop):
 def test_seeded_again(lab: Lab) -> None:
     """A generator that starts again is named with the reference's step whose state it has, and the seeding line."""
     verdict = lab.prove(Reseeded.train, 7)
-    assert_only(verdict, "rng-reseeded", step=5, facet="loss", said=["the one the reference had at step 1", "seeded at"])
+    assert_only(
+        verdict, "rng-reseeded", step=5, facet="loss", said=["the one the reference had at step 1", "seeded at"]
+    )
     assert "loop.py" in (verdict.causes[0].where or "")
     assert "numpy" not in verdict.causes[0].summary
 
@@ -132,12 +135,14 @@ def test_drawn_from_after_the_restore(lab: Lab, generator: str, draw: Callable[[
     verdict = lab.prove(draws_more(draw).train, 7)
     facet = "loss" if generator == "torch" else "batch"
     draws = f"{count:,} 32-bit draw{'s' if count > 1 else ''} ahead of"
-    assert_only(verdict, "rng-shifted", step=5, facet=facet, said=[f"{generator}: at step 5 it is {draws}", "was restored"])
+    assert_only(
+        verdict, "rng-shifted", step=5, facet=facet, said=[f"{generator}: at step 5 it is {draws}", "was restored"]
+    )
 
 
 @pytest.mark.parametrize(
     ("generator", "draw", "count"),
-    [("torch", lambda: torch.rand(2), 2), ("python", random.random, 2), ("numpy", np.random.random, 2)],  # noqa: NPY002
+    [("torch", lambda: torch.rand(2), 2), ("python", random.random, 2), ("numpy", np.random.random, 2)],
 )
 def test_drawn_from_after_the_save(lab: Lab, generator: str, draw: Callable[[], object], count: int) -> None:
     """A generator that was drawn from between the save and the next step is so many draws behind after a resume."""
@@ -150,7 +155,9 @@ def test_drawn_from_after_the_save(lab: Lab, generator: str, draw: Callable[[], 
 def test_validation_draws_a_seed(lab: Lab) -> None:
     """A loader whose iterator drew from torch's generator between restore and first step is named with its line."""
     verdict = lab.prove(Validated.train, 7)
-    assert_only(verdict, "rng-shifted", step=5, facet="loss", said=["32-bit draws ahead", "a data loader's iterator was made"])
+    assert_only(
+        verdict, "rng-shifted", step=5, facet="loss", said=["32-bit draws ahead", "a data loader's iterator was made"]
+    )
     assert "test_randomness.py" in evidence_of(verdict, "rng-shifted")
 
 
@@ -169,7 +176,9 @@ def test_other_validation_interval(lab: Lab) -> None:
         every = 4
 
     verdict = lab.diff(EverySix.train, EveryFour.train)
-    assert_only(verdict, "rng-shifted", step=5, facet="loss", said=["32-bit draws ahead", "a data loader's iterator was made"])
+    assert_only(
+        verdict, "rng-shifted", step=5, facet="loss", said=["32-bit draws ahead", "a data loader's iterator was made"]
+    )
 
 
 def test_another_seed(lab: Lab) -> None:

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import torch
 import torch.utils.checkpoint
-from kit.live import Job, Lab
-from kit.loop import SIZE, Loop, State, network
 from torch import Tensor, nn, optim
 from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
+
+from kit.live import Job, Lab
+from kit.loop import SIZE, Loop, State, network
 
 Kill = int | float | tuple[int | float, ...]
 
@@ -96,7 +97,9 @@ class Adversarial(Plain):
     """Two models, each with an optimizer, in turn."""
 
     def build(self) -> None:
-        self.model = nn.ModuleDict({"make": nn.Linear(4, 6), "judge": nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1))})
+        self.model = nn.ModuleDict(
+            {"make": nn.Linear(4, 6), "judge": nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1))}
+        )
         self.make_step = optim.Adam(self.model["make"].parameters(), lr=0.01)
         self.optimizer = optim.Adam(self.model["judge"].parameters(), lr=0.01)
         self.scheduler = None
@@ -404,7 +407,9 @@ class Recurrent(Plain):
     """A recurrent network with dropout over sequences."""
 
     def make_model(self) -> nn.Module:
-        return nn.ModuleDict({"rnn": nn.GRU(2, 5, num_layers=2, dropout=0.3, batch_first=True), "head": nn.Linear(5, 3)})
+        return nn.ModuleDict(
+            {"rnn": nn.GRU(2, 5, num_layers=2, dropout=0.3, batch_first=True), "head": nn.Linear(5, 3)}
+        )
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         hidden, _ = self.model["rnn"](x.view(-1, 3, 2))
@@ -574,7 +579,9 @@ def test_no_false_alarm(lab: Lab, loop: type[Loop], kills: tuple[Kill, ...]) -> 
             assert 0 <= seam.killed_after.step - seam.resumed_at.step <= 2 * saved
 
 
-@pytest.mark.parametrize("loop", [Diary, TorchOnly, Validating, Scaled, InBackward, LBFGS], ids=lambda loop: loop.__name__)
+@pytest.mark.parametrize(
+    "loop", [Diary, TorchOnly, Validating, Scaled, InBackward, LBFGS], ids=lambda loop: loop.__name__
+)
 def test_two_recordings_are_identical(lab: Lab, loop: type[Loop]) -> None:
     """Two recordings of one right script are identical, clocks in its checkpoints or not."""
     verdict = lab.diff(loop.train, loop.train)

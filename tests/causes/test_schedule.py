@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch.optim import lr_scheduler
+
 from kit.live import Lab, assert_only, codes, evidence_of
 from kit.loop import Loop, State
-from torch.optim import lr_scheduler
 
 
 class FreshStepLR(Loop):

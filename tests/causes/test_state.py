@@ -1,9 +1,10 @@
 """State that does not come back, planted in real runs."""
 
 import torch
+from torch import nn
+
 from kit.live import Job, Lab, assert_only, codes, evidence_of
 from kit.loop import Loop, State
-from torch import nn
 
 
 class NoLoad(Loop):
@@ -179,7 +180,12 @@ class Patience(Loop):
         """Save the counter and things that differ in each process."""
         import time
 
-        noise = {"saved_at": time.time(), "wall_clock": time.perf_counter(), "pid": id(object()), "folder": str(self.job.out)}
+        noise = {
+            "saved_at": time.time(),
+            "wall_clock": time.perf_counter(),
+            "pid": id(object()),
+            "folder": str(self.job.out),
+        }
         return super().state() | {"early_stopping": {"waited": self.waited}} | noise
 
     def restore(self, state: State) -> None:
@@ -308,7 +314,9 @@ def test_weights_never_loaded(lab: Lab) -> None:
 def test_lenient_load_is_said(lab: Lab) -> None:
     """A strict=False load that matched nothing is told with its counts, a key and the user's line."""
     verdict = lab.prove(LenientLoad.train, 7)
-    assert_only(verdict, "weights-not-restored", step=5, facet="weights", said=["8 missing", "9 unexpected", "_orig_mod."])
+    assert_only(
+        verdict, "weights-not-restored", step=5, facet="weights", said=["8 missing", "9 unexpected", "_orig_mod."]
+    )
     assert "test_state.py" in (verdict.causes[0].where or "")
 
 
@@ -348,7 +356,9 @@ def test_optimizer_rebuilt_after_the_load(lab: Lab) -> None:
 def test_optimizer_in_half_precision(lab: Lab) -> None:
     """Moments that lost precision are told by name and distance."""
     verdict = lab.prove(OptimizerLostMoments.train, 7)
-    assert_only(verdict, "optimizer-not-restored", step=5, facet="optimizer", said=["exp_avg", "ULP", "saved as float16"])
+    assert_only(
+        verdict, "optimizer-not-restored", step=5, facet="optimizer", said=["exp_avg", "ULP", "saved as float16"]
+    )
 
 
 def test_optimizer_misassigned(lab: Lab) -> None:
@@ -360,7 +370,13 @@ def test_optimizer_misassigned(lab: Lab) -> None:
 def test_average_forgotten(lab: Lab) -> None:
     """An average that starts again is found in the next checkpoint, as training is equal."""
     verdict = lab.prove(AverageForgotten.train, 7)
-    assert_only(verdict, "average-not-restored", step=8, facet="saved", said=["ema.module", "n_averaged: 4 where the reference has 8", "ULP"])
+    assert_only(
+        verdict,
+        "average-not-restored",
+        step=8,
+        facet="saved",
+        said=["ema.module", "n_averaged: 4 where the reference has 8", "ULP"],
+    )
 
 
 def test_average_counter_forgotten(lab: Lab) -> None:
@@ -378,13 +394,25 @@ def test_both_models_from_the_average(lab: Lab) -> None:
 def test_plain_counter_forgotten(lab: Lab) -> None:
     """A plain number in the checkpoint that starts again is told by name; clocks, ids and paths beside it are not."""
     verdict = lab.prove(PatienceForgotten.train, 7)
-    assert_only(verdict, "other-state-not-restored", step=8, facet="saved", said=["early_stopping.waited (1 of", "waited: 4 where the reference has 8"])
+    assert_only(
+        verdict,
+        "other-state-not-restored",
+        step=8,
+        facet="saved",
+        said=["early_stopping.waited (1 of", "waited: 4 where the reference has 8"],
+    )
 
 
 def test_mode_forgotten(lab: Lab) -> None:
     """A frozen layer that trains again is told by its name."""
     verdict = lab.prove(FrozenForgotten.train, 9)
-    assert_only(verdict, "mode-not-restored", step=9, facet="mode", said=["1 is in train mode where the reference is in eval mode"])
+    assert_only(
+        verdict,
+        "mode-not-restored",
+        step=9,
+        facet="mode",
+        said=["1 is in train mode where the reference is in eval mode"],
+    )
 
 
 def test_model_left_in_eval_mode(lab: Lab) -> None:
@@ -396,7 +424,9 @@ def test_model_left_in_eval_mode(lab: Lab) -> None:
 def test_scaler_forgotten(lab: Lab) -> None:
     """A new scaler is told with its scale and the reference's."""
     verdict = lab.prove(ScalerForgotten.train, 7)
-    assert_only(verdict, "scaler-not-restored", step=5, facet="scaler", said=["scale: 1024.0 where the reference has 2048.0"])
+    assert_only(
+        verdict, "scaler-not-restored", step=5, facet="scaler", said=["scale: 1024.0 where the reference has 2048.0"]
+    )
 
 
 def test_growth_counter_forgotten(lab: Lab) -> None:
@@ -431,7 +461,14 @@ def test_without_a_control_nothing_is_certain(lab: Lab) -> None:
 
 def test_right_versions_of_these_scripts(lab: Lab) -> None:
     """The loops that the faults were planted in resume identically."""
-    for loop, kill in ((Averaged, 7), (Patience, 7), (Frozen, 9), (Scaled, 7), (Accumulating, 3.1), (Accumulating, 3.2)):
+    for loop, kill in (
+        (Averaged, 7),
+        (Patience, 7),
+        (Frozen, 9),
+        (Scaled, 7),
+        (Accumulating, 3.1),
+        (Accumulating, 3.2),
+    ):
         assert lab.prove(loop.train, kill).verdict == "identical", loop
 
 

@@ -117,7 +117,7 @@ class Lab:
     def prove(
         self,
         train: Train,
-        *kills: int | float | Moment,
+        *kills: float | Moment,
         resumed: Train | None = None,
         control: bool = True,
         ranks: int = 1,
@@ -140,7 +140,7 @@ class Lab:
         self,
         train: Train,
         reference: Trail,
-        *kills: int | float | Moment,
+        *kills: float | Moment,
         resumed: Train | None = None,
         control: bool = True,
         ranks: int = 1,
@@ -153,7 +153,9 @@ class Lab:
         for i, kill in enumerate([*moments, None]):
             runs = train if i == 0 else resumed or train
             states = steps_by_state(reference)
-            leg = self.leg(runs, out, resume=i > 0, kill=kill, states=states, ranks=ranks, **({"before": before} if i else {}))
+            leg = self.leg(
+                runs, out, resume=i > 0, kill=kill, states=states, ranks=ranks, **({"before": before} if i else {})
+            )
             legs.append(leg)
         verdict = compare_resume(reference, legs, moments)
         if verdict.divergence is not None and control and verdict.verdict == "diverged":
@@ -173,7 +175,7 @@ class Lab:
         return path
 
 
-def moment(kill: int | float | Moment) -> Moment:
+def moment(kill: float | Moment) -> Moment:
     """Read 7.2 as a moment inside step 7."""
     if isinstance(kill, Moment):
         return kill

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from kit.live import Job
 from torch import Tensor, nn
+
+from kit.live import Job
 
 State = dict[str, Any]
 SIZE = 40
@@ -24,9 +25,7 @@ def table() -> tuple[Tensor, Tensor]:
 
 def network() -> nn.Module:
     """Return a network with buffers and dropout."""
-    return nn.Sequential(
-        nn.Linear(FEATURES, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, CLASSES)
-    )
+    return nn.Sequential(nn.Linear(FEATURES, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, CLASSES))
 
 
 class Loop:

@@ -260,7 +260,10 @@ def _differing_leaves(one: Tensors, other: Tensors, *, floating: bool = False) -
         name
         for name in mine.keys() & theirs.keys()
         if mine[name][:2] != theirs[name][:2]
-        and (_is_floating(mine[name][0]) or not (floating or _NOT_STATE.search(name) or "text" in {mine[name][0], theirs[name][0]}))
+        and (
+            _is_floating(mine[name][0])
+            or not (floating or _NOT_STATE.search(name) or "text" in {mine[name][0], theirs[name][0]})
+        )
     ]
     return tuple(sorted(names, key=lambda name: (_is_many(mine[name][0]), name)))
 

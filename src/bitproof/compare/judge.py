@@ -19,7 +19,6 @@ from bitproof.environment import Difference
 from bitproof.errors import IncomparableError
 from bitproof.trail.reader import Leg, Trail
 
-
 _MOST_NAMES = 5
 _LOADER_SETTINGS = ("workers", "start_method", "persistent_workers", "batch_size", "length")
 
@@ -179,9 +178,7 @@ def _first_finding(c: Chain) -> tuple[Placed, Comparison]:
             continue
         if kept is not None and result.saved is None:
             before = kept[1]
-            result = replace(
-                result, saved=before.saved, saved_names=before.saved_names, saved_lines=before.saved_lines
-            )
+            result = replace(result, saved=before.saved, saved_names=before.saved_names, saved_lines=before.saved_lines)
         return leg, result
     return kept or (c.last, result)
 

@@ -36,14 +36,14 @@ def generators(case: Case) -> Iterator[Made]:
     ]
     explained = [(f.generator, *explain(case, f)) for f in found]
     confidence: Confidence = case.surest if root_in_generators(case) else "possible"
-    for code in _SAID:
+    for code, said in _SAID.items():
         fits = [(name, evidence) for name, its, evidence in explained if its == code]
         # A run that starts anew restores nothing: only a stream that both share tells anything.
         if fits and (case.resumed or code == "rng-shifted"):
             names = " and ".join(name for name, _ in fits)
             evidence = [f"{name}: {line}" for name, lines in fits for line in lines]
             where = case.where("seed", generator=fits[0][0]) if code == "rng-reseeded" else None
-            yield made(code, confidence, f"the generator of {names} {_SAID[code]}", evidence, where)
+            yield made(code, confidence, f"the generator of {names} {said}", evidence, where)
 
 
 def shared_streams(case: Case) -> Iterator[Made]:
@@ -87,7 +87,12 @@ def root_in_generators(case: Case) -> bool:
     """
     if case.facet not in _WORK:
         return False
-    if case.facet == "batch" and case.uses_loader and not _same_positions(case) and (case.resumed or not _epoch_begins(case)):
+    if (
+        case.facet == "batch"
+        and case.uses_loader
+        and not _same_positions(case)
+        and (case.resumed or not _epoch_begins(case))
+    ):
         return False
     found = findings(case.reference, case.leg, case.divergence.step)
     return any(drawn(case.reference, case.leg, f.generator) for f in found)
@@ -222,9 +227,7 @@ def _iterators(case: Case, finding: Finding) -> Iterator[str]:
     if finding.generator != "torch":
         return
     before = finding.step - 1
-    sides = [
-        [(i, e) for i, (at, e) in enumerate(side.events()) if at == before] for side in (case.reference, case.leg)
-    ]
+    sides = [[(i, e) for i, (at, e) in enumerate(side.events()) if at == before] for side in (case.reference, case.leg)]
     since = max((i for i, e in sides[1] if e.kind == "rng-restored" and e.data.get("generator") == "torch"), default=-1)
     here = [e for i, e in sides[1] if e.kind in _ITERATORS and i > since]
     there = [e for _, e in sides[0] if e.kind in _ITERATORS]

@@ -189,7 +189,9 @@ def _also(case: Case) -> list[str]:
     others = [
         facet
         for facet in STATE_FACETS
-        if facet != case.facet and heads[0].roots.get(facet) != heads[1].roots.get(facet) and all(facet in h.roots for h in heads)
+        if facet != case.facet
+        and heads[0].roots.get(facet) != heads[1].roots.get(facet)
+        and all(facet in h.roots for h in heads)
     ]
     return [f"also different there: {', '.join(others)}"] if others else []
 
@@ -218,9 +220,7 @@ def _as_saved(case: Case, facet: str) -> Iterator[str]:
                 return
 
 
-def _entry_of(
-    name: str, facet: str, kind: str, entries: Mapping[str, tuple[str, int]]
-) -> tuple[str, str] | None:
+def _entry_of(name: str, facet: str, kind: str, entries: Mapping[str, tuple[str, int]]) -> tuple[str, str] | None:
     """Return (name, kind) of a saved entry of a tensor; an optimizer's are numbered, so any of the same key will do."""
     short = shown([name])[0]
     ending = "." + (short.rsplit(".", 1)[-1] if facet == "optimizer" else short)

@@ -12,7 +12,6 @@ from torch.utils.data import DataLoader
 
 from bitproof.trail.probes.patching import Detach, all_of, when_imported, wrap
 from bitproof.trail.recorder import Recorder
-from bitproof.trail.records import EventKind
 
 
 def attach(recorder: Recorder) -> Detach:
@@ -34,8 +33,10 @@ def _watch_iterations(
 
     def make_iter(original: Callable[..., Any]) -> Callable[..., Any]:
         def iterate(loader: Any) -> Any:
-            kind: EventKind = "loader-started" if torch.is_grad_enabled() else "eval-loader-started"
-            recorder.event(kind, {"loader": numbers.setdefault(loader, len(numbers) + 1)} | _facts(loader))
+            recorder.event(
+                "loader-started" if torch.is_grad_enabled() else "eval-loader-started",
+                {"loader": numbers.setdefault(loader, len(numbers) + 1)} | _facts(loader),
+            )
             return original(loader)
 
         return iterate
