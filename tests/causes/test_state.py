@@ -500,3 +500,53 @@ def test_not_resumed_says_what_was_not_looked_for(lab: Lab) -> None:
     verdict = lab.prove(Elsewhere.train, 7)
     assert verdict.verdict == "not-resumed"
     assert "read no checkpoint" in evidence_of(verdict, "not-resumed")
+
+
+def test_nothing_loaded_into_a_model_without_moments(lab: Lab) -> None:
+    """Where nothing but weights could have come back and none did, the leg is not resumed, and the keys are told."""
+
+    class Bare(LenientLoad):
+        def make_model(self) -> nn.Module:
+            return nn.Linear(6, 3)
+
+        def make_optimizer(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+        def make_scheduler(self) -> None:
+            pass
+
+    verdict = lab.prove(Bare.train, 7)
+    assert verdict.verdict == "not-resumed"
+    assert "2 missing and 2 unexpected keys" in evidence_of(verdict, "not-resumed")
+
+
+def test_model_replaced_under_the_optimizer(lab: Lab) -> None:
+    """A new model that is loaded while the optimizer keeps the old one is told as weights of another model."""
+
+    class Replaced(Loop):
+        def restore(self, state: State) -> None:
+            super().restore(state)
+            self.model = self.make_model()
+            self.model.load_state_dict(state["model"])
+
+    verdict = lab.prove(Replaced.train, 7)
+    assert_only(
+        verdict,
+        "weights-not-restored",
+        step=5,
+        facet="weights",
+        said=["6 parameters in the optimizer's groups belong to no module"],
+    )
+    assert "do not replace it" in verdict.causes[0].remedy
+
+
+def test_another_model_cannot_be_compared(lab: Lab) -> None:
+    """Two runs of different models are not compared, with the first parameter that differs."""
+
+    class Wider(Loop):
+        def make_model(self) -> nn.Module:
+            return nn.Sequential(nn.Linear(6, 9), nn.Linear(9, 3))
+
+    verdict = lab.diff(Loop.train, Wider.train)
+    assert (verdict.verdict, verdict.reason) == ("could-not-judge", "incomparable")
+    assert "the reference has a parameter 4.bias, and the other does not" in (verdict.message or "")

@@ -72,6 +72,7 @@ def walk(
     Raises:
         IncomparableError: they train different models.
     """
+    _check_same_model(reference, leg, strict=fresh)
     last = min(reference.last, leg.last) if upto is None else min(reference.last, leg.last, upto)
     compared = identical = 0
     first: Divergence | None = None
@@ -183,8 +184,6 @@ def _facet_delta(reference: Side, leg: Placed, step: int, facet: str) -> Delta |
     if one is None or other is None or facet not in one.facets or facet not in other.facets:
         return Delta(facet, (), 0)
     left, right = one.facets[facet], other.facets[facet]
-    if facet == "weights" and step == leg.first:
-        _check_same_model(left, right)
     names = differing(left, right)
     if facet == "mode":
         # A module that only one side called, such as a metric, has no mode on the other.
@@ -308,9 +307,18 @@ def _divergence(step: int, leg: Placed, delta: Delta) -> Divergence:
     )
 
 
-def _check_same_model(one: Tensors, other: Tensors) -> None:
-    """Refuse to compare models whose parameters have other names or shapes."""
-    left, right = one.by_name(), other.by_name()
+def _check_same_model(reference: Side, leg: Placed, *, strict: bool) -> None:
+    """Refuse to compare models whose parameters have other names or shapes.
+
+    A leg that resumes was started with the same command, so that a difference is a fault of its own, unless nothing is
+    in common.
+    """
+    one, other = reference.detail(leg.first), leg.detail(leg.first)
+    if one is None or other is None or "weights" not in one.facets or "weights" not in other.facets:
+        return
+    left, right = one.facets["weights"].by_name(), other.facets["weights"].by_name()
+    if not strict and left.keys() & right.keys():
+        return
     for name in sorted(left.keys() ^ right.keys()):
         mine, theirs = ("has", "does not") if name in left else ("does not have", "does")
         msg = (

@@ -11,6 +11,7 @@ from bitproof.compare.causes import explain
 from bitproof.compare.causes.case import Case
 from bitproof.compare.causes.made import made
 from bitproof.compare.causes.randomness import latent
+from bitproof.compare.causes.state import lenient_loads
 from bitproof.compare.divergence import Comparison, saved_noise, shape_of, walk
 from bitproof.compare.picture import draw
 from bitproof.compare.timeline import Placed, Timeline
@@ -251,6 +252,7 @@ def _not_resumed(c: Chain, leg: Placed) -> Cause:
         "the resumed leg's first state is the reference's first state",
         f"a checkpoint had been written after step {before[-1]}",
         f"the resumed leg read {loaded[0].data.get('path')}" if loaded else "the resumed leg read no checkpoint",
+        *lenient_loads(leg),
     ]
     return made("not-resumed", "certain", "the resumed leg started again from the beginning", evidence, None)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from bitproof.compare.causes.case import Case
 from bitproof.compare.causes.made import Made, made
 from bitproof.compare.divergence import apart, differing, shown
+from bitproof.compare.timeline import Placed
 from bitproof.trail.records import STATE_FACETS, Tensors
 
 _AVERAGE = re.compile(
@@ -24,7 +25,26 @@ def weights(case: Case) -> Iterator[Made]:
     """Find weights that differ at the seam."""
     if case.facet != "weights" or not case.resumed or not case.at_seam:
         return
-    evidence = [*_lenient_loads(case), *_how_far(case, "weights"), *_as_saved(case, "weights"), *_also(case)]
+    foreign = _foreign(case)
+    if foreign:
+        orphans = [name for name in foreign if re.fullmatch(r"[^/]+/group\d+\.\d+", name)]
+        evidence = [
+            f"{len(orphans)} parameters in the optimizer's groups belong to no module that is still there"
+            if orphans
+            else "",
+            "" if orphans else f"not in the reference: {', '.join(foreign[:_MOST_LINES])}",
+        ]
+        summary = f"{len(foreign)} weights that are trained or updated are none of the reference's model"
+        remedy = "Load into the model that the optimizer was built over; do not replace it, or build the optimizer again and load that last."
+        where = case.where("load-state-dict", on="module")
+        yield made("weights-not-restored", case.surest, summary, [*evidence, *_also(case)], where, remedy)
+        return
+    evidence = [
+        *lenient_loads(case.leg),
+        *_how_far(case, "weights"),
+        *_as_saved(case, "weights"),
+        *_also(case),
+    ]
     if case.joint is not None and case.joint.how == "nothing":
         evidence.insert(0, "the resumed leg's first weights are none that the reference ever had")
     summary = f"{_count(case)} weights are not those of the reference at the seam"
@@ -36,7 +56,7 @@ def buffers(case: Case) -> Iterator[Made]:
     if case.facet == "buffers" and case.resumed and case.at_seam:
         evidence = [
             "the weights at the seam are equal",
-            *_lenient_loads(case),
+            *lenient_loads(case.leg),
             *_how_far(case, "buffers"),
             *_as_saved(case, "buffers"),
             *_also(case),
@@ -168,8 +188,16 @@ def _count(case: Case) -> str:
     return f"{case.divergence.differing} of {case.divergence.of}"
 
 
-def _lenient_loads(case: Case) -> Iterator[str]:
-    for event in case.events_before("load-state-dict"):
+def _foreign(case: Case) -> list[str]:
+    sides = case.tensors("weights")
+    return sorted(set(sides[1].names) - set(sides[0].names)) if sides is not None else []
+
+
+def lenient_loads(leg: Placed) -> Iterator[str]:
+    """Say which keys were passed over when a module's state was loaded before the leg's first step."""
+    for event in leg.leg.events:
+        if event.kind != "load-state-dict" or event.step:
+            continue
         missing, extra = event.data.get("missing_keys_count", 0), event.data.get("unexpected_keys_count", 0)
         if event.data.get("on") == "module" and (missing or extra):
             example = (event.data.get("unexpected_keys") or event.data.get("missing_keys") or ["?"])[0]
