@@ -1,5 +1,6 @@
 """Find where a leg joins a reference: by the content of its first state, whatever the script calls its steps."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,11 +8,14 @@ from typing import Literal
 
 from bitproof.compare.timeline import Placed, Side
 from bitproof.trail.reader import Leg
-from bitproof.trail.records import SEAM_FACETS, StepHead, Tensors
+from bitproof.trail.records import SEAM_FACETS, StepHead
 
 How = Literal["state", "part", "file", "nothing"]
 _PARTS = (("weights", "optimizer"), ("weights", "buffers"), ("weights",), ("optimizer",))
 """Parts of the state that are looked up when the whole of it is nowhere, the most telling first."""
+_VOTING = ("weights", "buffers", "optimizer")
+_MOST_MATCHING = 1_000
+"""Steps after a spot that are looked at to tell it from an equal one."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,7 @@ def _spots(one: StepHead | None, step: int, other: StepHead, facets: tuple[str, 
 def _matching(reference: Side, leg: Leg, spot: Spot) -> int:
     """Count how many backward passes on both sides agree from here on."""
     count, (step, skip) = 0, spot
-    for local, head in enumerate(leg.steps, start=1):
+    for local, head in enumerate(leg.steps[:_MOST_MATCHING], start=1):
         other = reference.head(step + local)
         if other is None or any(other.roots.get(f) != head.roots.get(f) for f in ("weights", "optimizer")):
             break
@@ -114,26 +118,27 @@ def _by_tensors(reference: Side, leg: Leg, last: int) -> int | None:
     detail = leg.detail(1)
     if detail is None:
         return None
-    wanted = _contents(detail.facets)
-    votes: dict[int, int] = {}
-    held: dict[tuple[str, str, int], int] = {}
-    contents = {s: _contents(d.facets) for s in range(last + 1) if (d := reference.detail(s + 1)) is not None}
-    for found in contents.values():
-        for item in found:
-            held[item] = held.get(item, 0) + 1
-    for step, found in contents.items():
-        votes[step] = sum(1 for item in wanted & found if held[item] <= max(1, len(contents) // 2))
+    wanted = {
+        (facet, name): digest
+        for facet in _VOTING
+        if facet in detail.facets
+        for name, digest in zip(detail.facets[facet].names, detail.facets[facet].digests, strict=True)
+    }
+    common: dict[int, list[tuple[str, str]]] = {}
+    for step in range(last + 1):
+        found = reference.detail(step + 1)
+        if found is not None:
+            common[step] = [
+                (facet, name)
+                for facet in _VOTING
+                if facet in found.facets
+                for name, digest in zip(found.facets[facet].names, found.facets[facet].digests, strict=True)
+                if wanted.get((facet, name)) == digest
+            ]
+    held = Counter(item for items in common.values() for item in items)
+    votes = {step: sum(held[item] <= max(1, len(common) // 2) for item in items) for step, items in common.items()}
     best = max(votes, key=lambda step: (votes[step], step), default=None)
     return best if best is not None and votes[best] > 0 else None
-
-
-def _contents(facets: dict[str, Tensors]) -> set[tuple[str, str, int]]:
-    return {
-        (facet, name, digest)
-        for facet in ("weights", "buffers", "optimizer")
-        if facet in facets
-        for name, digest in zip(facets[facet].names, facets[facet].digests, strict=True)
-    }
 
 
 def _by_file(leg: Leg, interrupted: Sequence[Placed]) -> int | None:

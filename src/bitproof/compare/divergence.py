@@ -1,16 +1,25 @@
 """The first step and the first facet, in causal order, that differ."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from bitproof.compare.distance import describe
 from bitproof.compare.timeline import Placed, Side
 from bitproof.compare.verdict import Divergence
 from bitproof.errors import IncomparableError
-from bitproof.trail.records import RESULT_FACETS, STATE_FACETS, Event, StepHead, Tensors
+from bitproof.trail.records import RESULT_FACETS, STATE_FACETS, StepHead, Tensors
 
 _MOST_NAMES = 5
-_NOT_STATE = re.compile(r"(^|[._\-])(rng|random|generator|time|timestamp|date|path|dir)", re.IGNORECASE)
+_NOT_STATE = re.compile(
+    r"(^|[._\-])(rng|random|generator|time|timestamp|walltime|wall_?clock|clock|elapsed|duration|seconds|date|datetime"
+    r"|(saved|created|started|updated|written)_(at|on)|path|dir|folder|host|hostname|pid|uuid|run_?id|job_?id"
+    r"|restarts?|resumes?|attempts?|(num|n)_(restarts|resumes|attempts))([._\-]|\d|$)"
+    r"|_(time|secs?|seconds|ms|per_sec|per_second|path|dir)$|rng_state|(samples|steps|tokens)_per_",
+    re.IGNORECASE,
+)
+"""Names of saved values that no resume brings back: clocks, places, and generators, which have a facet of their own."""
+_FLOATING = ("float", "bfloat", "complex")
 
 
 @dataclass(frozen=True)
@@ -21,6 +30,8 @@ class Delta:
     names: tuple[str, ...]
     of: int
     micro: int = 0
+    lines: tuple[str, ...] = ()
+    """How far some of them are apart, where the step's detail will not tell."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +45,20 @@ class Comparison:
     saved: Divergence | None = None
     """The first difference in what is saved. It is the divergence if training is equal to its end; before a
     divergence in training it is evidence of what led there."""
+    saved_names: tuple[str, ...] = ()
+    """All entries that differ there."""
+    saved_lines: tuple[str, ...] = ()
+    """How far some of them are apart."""
 
 
-def walk(reference: Side, leg: Placed, *, upto: int | None = None, noise: frozenset[str] = frozenset()) -> Comparison:
+def walk(
+    reference: Side,
+    leg: Placed,
+    *,
+    upto: int | None = None,
+    noise: frozenset[str] = frozenset(),
+    fresh: bool = False,
+) -> Comparison:
     """Compare a placed leg with the reference to the end.
 
     Args:
@@ -44,14 +66,19 @@ def walk(reference: Side, leg: Placed, *, upto: int | None = None, noise: frozen
         leg: the other, on the reference's clock.
         upto: compare no step beyond this one, and not the ends.
         noise: names in saved trees that are known to differ from run to run.
+        fresh: the leg started as the reference did, so there is nothing that it could have failed to restore: of what
+            is saved only floating-point tensors count, as a clock or a counter of processes may differ.
 
     Raises:
         IncomparableError: they train different models.
     """
+    _check_same_model(reference, leg, strict=fresh)
     last = min(reference.last, leg.last) if upto is None else min(reference.last, leg.last, upto)
     compared = identical = 0
     first: Divergence | None = None
     saved: Divergence | None = None
+    saved_names: tuple[str, ...] = ()
+    saved_lines: tuple[str, ...] = ()
     for step in range(leg.first, last + 1):
         compared += 1
         delta = next(step_deltas(reference, leg, step), None) if first is None else None
@@ -59,13 +86,14 @@ def walk(reference: Side, leg: Placed, *, upto: int | None = None, noise: frozen
             first = _divergence(step, leg, delta)
         identical += first is None
         if first is None and saved is None:
-            kept = next(saved_deltas(reference, leg, step, noise), None)
-            saved = None if kept is None else _divergence(step, leg, kept)
+            kept = next(saved_deltas(reference, leg, step, noise, fresh=fresh), None)
+            if kept is not None:
+                saved, saved_names, saved_lines = _divergence(step, leg, kept), kept.names, kept.lines
     if first is None and upto is None:
         first = _end(reference, leg)
     if first is None and saved is not None:
         first, identical = saved, saved.step - leg.first
-    return Comparison(compared, identical, first, _unseen(reference, leg), saved)
+    return Comparison(compared, identical, first, _unseen(reference, leg), saved, saved_names, saved_lines)
 
 
 def step_deltas(reference: Side, leg: Placed, step: int) -> Iterator[Delta]:
@@ -84,6 +112,24 @@ def step_deltas(reference: Side, leg: Placed, step: int) -> Iterator[Delta]:
                 yield delta
 
 
+def differing_facets(reference: Side, leg: Placed, step: int) -> set[str]:
+    """Return the facets of a step that differ, judged by what is kept of each step for ever."""
+    one, other = reference.head(step), leg.head(step)
+    if one is None or other is None:
+        return set()
+    skip = leg.micro if step == leg.first else 0
+    found = {f for f in RESULT_FACETS if f in one.roots and f in other.roots and one.roots[f] != other.roots[f]}
+    if "mode" in found and _facet_delta(reference, leg, step, "mode") is None:
+        found.remove("mode")
+    if skip:
+        found -= {"buffers", "batch", "loss"}
+        found |= {"buffers"} if one.micros[skip].buffers != other.roots.get("buffers") else set()
+        pairs = list(zip(one.micros[skip:], other.micros, strict=False))
+        found |= {"batch"} if any(a.batch != b.batch for a, b in pairs) else set()
+        found |= {"loss"} if any(a.loss != b.loss for a, b in pairs) else set()
+    return found
+
+
 def differing(one: Tensors, other: Tensors) -> tuple[str, ...]:
     """Return the names whose content, dtype or shape differ, or that only one side has."""
     left, right = one.by_name(), other.by_name()
@@ -99,11 +145,37 @@ def shown(names: tuple[str, ...] | list[str]) -> list[str]:
     return [name.rsplit("/", 1)[-1] for name in list(names)[:_MOST_NAMES]]
 
 
+def apart(one: Tensors, other: Tensors, *, names: Sequence[str] | None = None, most: int) -> list[str]:
+    """Say of the first few names that differ how far they are apart.
+
+    Args:
+        one: the reference's.
+        other: the other side's.
+        names: those that differ, if that is known.
+        most: how many lines.
+    """
+    left, right = one.by_name(), other.by_name()
+    found: list[str] = []
+    for name in differing(one, other) if names is None else names:
+        if len(found) == most:
+            break
+        short = shown([name])[0]
+        if name not in left or name not in right:
+            missing = "is there in the reference only" if name in left else "is not there in the reference"
+            found.append(f"{short} {missing}")
+        elif left[name][0] != right[name][0]:
+            found.append(f"{short} is {right[name][0]} where the reference has {left[name][0]}")
+        else:
+            far = describe(left[name][0], left[name][2], right[name][2])
+            found += [f"{short}: {far}"] if far else []
+    return found
+
+
 def saved_noise(reference: Side, leg: Placed) -> frozenset[str]:
     """Return names in saved trees that differ although the legs should be equal: times, paths and the like."""
     names: set[str] = set()
     for one, other in _paired_saves(reference, leg):
-        names.update(_differing_leaves(reference, leg, one, other))
+        names.update(_differing_leaves(one, other))
     return frozenset(names)
 
 
@@ -112,9 +184,10 @@ def _facet_delta(reference: Side, leg: Placed, step: int, facet: str) -> Delta |
     if one is None or other is None or facet not in one.facets or facet not in other.facets:
         return Delta(facet, (), 0)
     left, right = one.facets[facet], other.facets[facet]
-    if facet == "weights" and step == leg.first:
-        _check_same_model(left, right)
     names = differing(left, right)
+    if facet == "mode":
+        # A module that only one side called, such as a metric, has no mode on the other.
+        names = tuple(name for name in names if name in left.names and name in right.names)
     return Delta(facet, names, len(set(left.names) | set(right.names))) if names else None
 
 
@@ -135,13 +208,13 @@ def _work_deltas(
     """Compare batches or losses backward pass by backward pass; the first step after a seam may lack some."""
     skip = leg.micro if step == leg.first else 0
     left, right = one.micros[skip:], other.micros
-    details = reference.detail(step), leg.detail(step)
     for i, (a, b) in enumerate(zip(left, right, strict=False)):
         mine, theirs = (a.batch, b.batch) if facet == "batch" else (a.loss, b.loss)
         if mine is None or theirs is None or mine == theirs:
             continue
         names: tuple[str, ...] = ()
         of = 0
+        details = reference.detail(step), leg.detail(step)
         if details[0] is not None and details[1] is not None:
             rows = [d.batches if facet == "batch" else d.losses for d in details if d is not None]
             x, y = rows[0][i + skip], rows[1][i]
@@ -154,51 +227,52 @@ def _work_deltas(
         yield Delta(facet, (f"{len(left)} backward passes expected, {len(right)} taken",), 1)
 
 
-def saved_deltas(reference: Side, leg: Placed, step: int, noise: frozenset[str]) -> Iterator[Delta]:
+def saved_deltas(
+    reference: Side, leg: Placed, step: int, noise: frozenset[str], *, fresh: bool = False
+) -> Iterator[Delta]:
     """Yield how what is saved after a step differs."""
     for one, other in _paired_saves(reference, leg, step):
-        names = tuple(n for n in _differing_leaves(reference, leg, one, other) if n not in noise)
-        if names and one.saved is not None:
-            yield Delta("saved", names, len(one.saved.digests) // 8)
+        names = tuple(n for n in _differing_leaves(one, other, floating=fresh) if n not in noise)
+        if names:
+            lines = tuple(apart(one, other, names=names, most=_MOST_NAMES))
+            yield Delta("saved", names, len(one.names), lines=lines)
             return
 
 
-def _paired_saves(reference: Side, leg: Placed, step: int | None = None) -> Iterator[tuple[Event, Event]]:
+def _paired_saves(reference: Side, leg: Placed, step: int | None = None) -> Iterator[tuple[Tensors, Tensors]]:
     """Pair what both sides saved at equal moments, in order."""
-    left, right = _saves(reference, step), _saves(leg, step)
-    for moment in sorted(left.keys() & right.keys()):
-        if len(left[moment]) == len(right[moment]):
-            yield from zip(left[moment], right[moment], strict=True)
+    left, right = reference.saves, leg.saves
+    steps = sorted(left.keys() & right.keys()) if step is None else [step] if step in left and step in right else []
+    for at in steps:
+        for micro in sorted(left[at].keys() & right[at].keys()):
+            if len(left[at][micro]) == len(right[at][micro]):
+                for one, other in zip(left[at][micro], right[at][micro], strict=True):
+                    yield one(), other()
 
 
-def _saves(side: Side, step: int | None) -> dict[tuple[int, int], list[Event]]:
-    found: dict[tuple[int, int], list[Event]] = {}
-    for at, event in side.events("file-saved"):
-        if event.saved is not None and (step is None or at == step):
-            found.setdefault((at, event.micro), []).append(event)
-    return found
-
-
-def _differing_leaves(reference: Side, leg: Placed, one: Event, other: Event) -> tuple[str, ...]:
-    assert one.saved is not None
-    assert other.saved is not None
-    left, right = _tensors(reference, one), leg.leg.tensors(other.saved)
-    if left is None:
+def _differing_leaves(one: Tensors, other: Tensors, *, floating: bool = False) -> tuple[str, ...]:
+    """Return the entries that differ, single values first; texts and what is no state by its name are passed over."""
+    if (one.names, one.kinds, one.digests) == (other.names, other.kinds, other.digests):
         return ()
-    mine, theirs = left.by_name(), right.by_name()
-    return tuple(
+    mine, theirs = one.by_name(), other.by_name()
+    names = [
         name
-        for name in sorted(mine.keys() & theirs.keys())
+        for name in mine.keys() & theirs.keys()
         if mine[name][:2] != theirs[name][:2]
-        and not _NOT_STATE.search(name)
-        and "text" not in {mine[name][0], theirs[name][0]}
-    )
+        and (
+            _is_floating(mine[name][0])
+            or not (floating or _NOT_STATE.search(name) or "text" in {mine[name][0], theirs[name][0]})
+        )
+    ]
+    return tuple(sorted(names, key=lambda name: (_is_many(mine[name][0]), name)))
 
 
-def _tensors(side: Side, event: Event) -> Tensors | None:
-    legs = side.legs if not isinstance(side, Placed) else (side,)
-    holder = next((p for p in legs if any(e is event for e in p.leg.events)), None)
-    return holder.leg.tensors(event.saved) if holder is not None and event.saved is not None else None
+def _is_floating(kind: str) -> bool:
+    return kind.startswith(_FLOATING) and _is_many(kind)
+
+
+def _is_many(kind: str) -> bool:
+    return "[" in kind and shape_of(kind) not in {"[]", "[1]"}
 
 
 def _end(reference: Side, leg: Placed) -> Divergence | None:
@@ -233,9 +307,18 @@ def _divergence(step: int, leg: Placed, delta: Delta) -> Divergence:
     )
 
 
-def _check_same_model(one: Tensors, other: Tensors) -> None:
-    """Refuse to compare models whose parameters have other names or shapes."""
-    left, right = one.by_name(), other.by_name()
+def _check_same_model(reference: Side, leg: Placed, *, strict: bool) -> None:
+    """Refuse to compare models whose parameters have other names or shapes.
+
+    A leg that resumes was started with the same command, so that a difference is a fault of its own, unless nothing is
+    in common.
+    """
+    one, other = reference.detail(leg.first), leg.detail(leg.first)
+    if one is None or other is None or "weights" not in one.facets or "weights" not in other.facets:
+        return
+    left, right = one.facets["weights"].by_name(), other.facets["weights"].by_name()
+    if not strict and left.keys() & right.keys():
+        return
     for name in sorted(left.keys() ^ right.keys()):
         mine, theirs = ("has", "does not") if name in left else ("does not have", "does")
         msg = (
@@ -244,7 +327,7 @@ def _check_same_model(one: Tensors, other: Tensors) -> None:
         )
         raise IncomparableError(msg)
     for name in sorted(left):
-        if _shape(left[name][0]) != _shape(right[name][0]):
+        if shape_of(left[name][0]) != shape_of(right[name][0]):
             msg = (
                 f"these are different models: {name.split('/', 1)[-1]} is {left[name][0]} in the reference and "
                 f"{right[name][0]} in the other. Compare two runs of one model."
@@ -252,7 +335,8 @@ def _check_same_model(one: Tensors, other: Tensors) -> None:
             raise IncomparableError(msg)
 
 
-def _shape(kind: str) -> str:
+def shape_of(kind: str) -> str:
+    """Return the shape in a kind, such as ``[64, 10]``."""
     return kind[kind.find("[") :].partition("@")[0]
 
 

@@ -1,7 +1,7 @@
 """From trails to a verdict."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -11,7 +11,8 @@ from bitproof.compare.causes import explain
 from bitproof.compare.causes.case import Case
 from bitproof.compare.causes.made import made
 from bitproof.compare.causes.randomness import latent
-from bitproof.compare.divergence import Comparison, saved_noise, walk
+from bitproof.compare.causes.state import lenient_loads
+from bitproof.compare.divergence import Comparison, saved_noise, shape_of, walk
 from bitproof.compare.picture import draw
 from bitproof.compare.timeline import Placed, Timeline
 from bitproof.compare.verdict import Cause, Latent, Moment, Seam, Steps, Trails, Verdict, VerdictName
@@ -19,6 +20,9 @@ from bitproof.environment import Difference
 from bitproof.errors import IncomparableError
 from bitproof.trail.reader import Leg, Trail
 from bitproof.trail.records import RESULT_FACETS
+
+_MOST_NAMES = 5
+_LOADER_SETTINGS = ("workers", "start_method", "persistent_workers", "batch_size", "length")
 
 
 @dataclass(frozen=True)
@@ -122,7 +126,14 @@ def judge(chains: Sequence[Chain], *, controlled: bool, kills: Sequence[Moment] 
         latent=_unblamed(chain_, result),
         environment=_differences(chain_, leg),
         unseen=sorted({what for _, _, r in results for what in r.unseen}),
-        picture=draw(chain_.reference, chain_.legs[:-1], chain_.last, result.divergence, _noise(chain_)),
+        picture=draw(
+            chain_.reference,
+            chain_.legs[:-1],
+            chain_.last,
+            result.divergence,
+            _noise(chain_),
+            fresh=_joint_of(chain_, chain_.last) is None,
+        ),
     )
 
 
@@ -133,7 +144,7 @@ def control_agrees(reference: Trail, control: Trail, step: int) -> Verdict | Non
         if not again:
             continue
         line, leg = stitch(reference.of_rank(rank)), Placed(again[0])
-        result = walk(line, leg, upto=step)
+        result = walk(line, leg, upto=step, fresh=True)
         if result.divergence is not None:
             verdict = judge([Chain(line, (leg,), ())], controlled=False)
             return _with_trails(verdict, Trails(reference=str(reference.path), resumed=[str(control.path)]))
@@ -153,13 +164,25 @@ def _chain_of_trails(reference: Trail, other: Trail, rank: int) -> Chain:
 
 
 def _first_finding(c: Chain) -> tuple[Placed, Comparison]:
-    """Walk the legs in order: a control leg that differs comes before any blame on a resume."""
+    """Walk the legs in order: a control leg that differs comes before any blame on a resume.
+
+    What a resumed leg saved otherwise counts by itself only if no later leg trains otherwise: then it led there.
+    """
     noise = _noise(c)
-    for leg in c.legs[:-1]:
-        result = walk(c.reference, leg, upto=leg.last, noise=noise)
-        if result.divergence is not None:
-            return leg, result
-    return c.last, walk(c.reference, c.last, noise=noise)
+    kept: tuple[Placed, Comparison] | None = None
+    for leg in c.legs:
+        fresh = _joint_of(c, leg) is None
+        result = walk(c.reference, leg, upto=None if leg is c.last else leg.last, noise=noise, fresh=fresh)
+        if result.divergence is None:
+            continue
+        if result.divergence.facet == "saved" and not fresh:
+            kept = kept or (leg, result)
+            continue
+        if kept is not None and result.saved is None:
+            before = kept[1]
+            result = replace(result, saved=before.saved, saved_names=before.saved_names, saved_lines=before.saved_lines)
+        return leg, result
+    return kept or (c.last, result)
 
 
 def _noise(c: Chain) -> frozenset[str]:
@@ -194,6 +217,8 @@ def _explained(
         environment=tuple(_differences(c, leg)),
         controlled=controlled,
         saved=result.saved,
+        saved_names=result.saved_names,
+        saved_apart=result.saved_lines,
         peers=tuple((p.reference, p.last) for p in chains if p is not c),
     )
     control = joint is None and len(c.legs) > 1
@@ -206,26 +231,48 @@ def _joint_of(c: Chain, leg: Placed) -> Joint | None:
 
 
 def _never_resumed(c: Chain, leg: Placed, joint: Joint) -> bool:
-    """Tell whether a leg started anew although an earlier one had saved something."""
+    """Tell whether a leg started anew although an earlier one had written a checkpoint by then."""
+    return joint.step == 0 and joint.how == "state" and any(step > 0 for step in _checkpoints(c, leg))
+
+
+def _checkpoints(c: Chain, leg: Placed) -> list[int]:
+    """Return after which steps the earlier legs saved a file with a tensor of each weight's shape."""
+    head = c.reference.detail(1)
+    weights = head.facets.get("weights") if head is not None else None
+    wanted = {shape_of(kind) for kind in weights.kinds} if weights is not None else set()
     earlier = c.legs[: next(i for i, p in enumerate(c.legs) if p is leg)]
-    saved = any(True for p in earlier for _ in p.events("file-saved"))
-    return joint.step == 0 and joint.how == "state" and saved
+    return [
+        step
+        for placed in earlier
+        for step, event in placed.events("file-saved")
+        if event.saved is None or wanted <= {shape_of(kind) for kind in placed.leg.tensors(event.saved).kinds}
+    ]
 
 
 def _not_resumed(c: Chain, leg: Placed) -> Cause:
-    before = [step for p in c.legs if p is not leg for step, _ in p.events("file-saved")]
+    before = _checkpoints(c, leg)
     loaded = [e for _, e in leg.events("file-loaded")]
     evidence = [
         "the resumed leg's first state is the reference's first state",
         f"a checkpoint had been written after step {before[-1]}",
         f"the resumed leg read {loaded[0].data.get('path')}" if loaded else "the resumed leg read no checkpoint",
+        *lenient_loads(leg),
     ]
     return made("not-resumed", "certain", "the resumed leg started again from the beginning", evidence, None)
 
 
 def _unblamed(c: Chain, result: Comparison) -> list[Latent]:
-    """List generators that differ and matter to nobody; where the legs part, one that is drawn from may matter."""
-    return latent(c.reference, c.last, also_drawn=result.divergence is None) if c.last.leg.steps else []
+    """List what differs and matters to nobody; where the legs part, a generator that is drawn from may matter."""
+    if not c.last.leg.steps:
+        return []
+    found = latent(c.reference, c.last, also_drawn=result.divergence is None)
+    if not c.joints:
+        names = sorted(saved_noise(c.reference, c.last) - set(result.saved_names))
+        if names:
+            more = ", …" if len(names) > _MOST_NAMES else ""
+            summary = f"what is saved differs in {', '.join(names[:_MOST_NAMES])}{more}, which training does not read"
+            found.append(Latent("other-state-not-restored", summary))
+    return found
 
 
 def _seams(c: Chain, kills: Sequence[Moment]) -> list[Seam]:
@@ -259,10 +306,7 @@ def _settings(side: Timeline | Placed) -> dict[str, object]:
         if event.kind == "seed" and event.step == 0 and step == event.step:
             found[f"seed.{event.data.get('generator')}"] = event.data.get("seed")
         if event.kind == "loader-started" and "loader.workers" not in found:
-            found |= {
-                f"loader.{key}": event.data.get(key)
-                for key in ("workers", "persistent_workers", "batch_size", "length")
-            }
+            found |= {f"loader.{key}": event.data.get(key) for key in _LOADER_SETTINGS}
     return found
 
 

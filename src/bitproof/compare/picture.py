@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from bitproof.compare.divergence import saved_deltas, step_deltas
+from bitproof.compare.divergence import differing_facets, saved_deltas
 from bitproof.compare.timeline import Placed, Side, Timeline
 from bitproof.compare.verdict import Cell, Curve, Divergence, LegSpan, Picture
 from bitproof.trail.records import RESULT_FACETS
@@ -16,6 +16,8 @@ def draw(
     resumed: Placed,
     divergence: Divergence | None,
     noise: frozenset[str],
+    *,
+    fresh: bool = False,
 ) -> Picture:
     """Collect the legs' spans, the grid of facets × steps and the loss curves."""
     spans = [
@@ -28,7 +30,7 @@ def draw(
         *(_curve("interrupted", p, p.first, p.last) for p in interrupted),
         _curve("resumed", resumed, resumed.first, resumed.last),
     ]
-    return Picture(spans, list(_cells(reference, resumed, divergence, noise)), curves)
+    return Picture(spans, list(_cells(reference, resumed, divergence, noise, fresh=fresh)), curves)
 
 
 def _ending(placed: Placed) -> Literal["ended", "killed", "stopped"]:
@@ -47,15 +49,15 @@ def _curve(name: Literal["reference", "interrupted", "resumed"], side: Side, fir
 
 
 def _cells(
-    reference: Timeline, resumed: Placed, divergence: Divergence | None, noise: frozenset[str]
+    reference: Timeline, resumed: Placed, divergence: Divergence | None, noise: frozenset[str], *, fresh: bool
 ) -> Iterator[Cell]:
     states: dict[str, list[tuple[int, Literal["same", "different", "first", "unseen"]]]] = {
         facet: [] for facet in (*RESULT_FACETS, "saved")
     }
     for step in range(resumed.first, min(reference.last, resumed.last) + 1):
         one, other = reference.head(step), resumed.head(step)
-        deltas = (*step_deltas(reference, resumed, step), *saved_deltas(reference, resumed, step, noise))
-        different = {delta.facet for delta in deltas}
+        different = differing_facets(reference, resumed, step)
+        different |= {delta.facet for delta in saved_deltas(reference, resumed, step, noise, fresh=fresh)}
         for facet, row in states.items():
             seen = one is not None and other is not None and facet in one.roots and facet in other.roots
             if divergence is not None and (step, facet) == (divergence.step, divergence.facet):

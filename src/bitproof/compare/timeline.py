@@ -1,11 +1,15 @@
 """Legs on the clock of the whole run."""
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 from bitproof.trail.reader import Detail, Leg
-from bitproof.trail.records import Event, StepHead
+from bitproof.trail.records import Event, StepHead, Tensors
+
+Saves = dict[int, dict[int, list[Callable[[], Tensors]]]]
+"""Trees given to a writer: by step, then micro-step, in order; each joined with its names when it is asked for."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,16 @@ class Placed:
             if kind is None or event.kind == kind:
                 yield event.step + self.offset, event
 
+    @cached_property
+    def saves(self) -> "Saves":
+        """What was given to a writer, by step and micro-step."""
+        found: Saves = {}
+        for step, event in self.events("file-saved"):
+            if event.saved is not None:
+                tensors = functools.partial(self.leg.tensors, event.saved)
+                found.setdefault(step, {}).setdefault(event.micro, []).append(tensors)
+        return found
+
     def generator_state(self, name: str, digest: int) -> bytes | None:
         """Return a generator's state by digest."""
         return self.leg.generator_state(name, digest)
@@ -85,6 +99,11 @@ class Timeline:
         """Yield (steps completed by then, event), leg by leg."""
         for placed in self.legs:
             yield from placed.events(kind)
+
+    @cached_property
+    def saves(self) -> "Saves":
+        """What was given to a writer, by step and micro-step; where two legs saved at one step, the later one counts."""
+        return {step: saves for placed in self.legs for step, saves in placed.saves.items()}
 
     def generator_state(self, name: str, digest: int) -> bytes | None:
         """Return a generator's state by digest."""

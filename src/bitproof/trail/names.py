@@ -57,7 +57,7 @@ class Registry:
     def __init__(self) -> None:
         self._parents: weakref.WeakKeyDictionary[nn.Module, weakref.ref[nn.Module]] = weakref.WeakKeyDictionary()
         self._models: weakref.WeakKeyDictionary[nn.Module, Model] = weakref.WeakKeyDictionary()
-        self._owners: dict[str, int] = {}
+        self._owners: dict[str, weakref.ref[nn.Module]] = {}
         self._owned: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
         self._names: dict[int, Named] = {}
         self._homes: dict[int, tuple[weakref.ref[torch.Tensor], weakref.ref[nn.Module]]] = {}
@@ -127,7 +127,7 @@ class Registry:
                     self._names[id(tensor)] = named
 
     def _top(self, module: nn.Module) -> nn.Module:
-        top, seen = module, {id(module)}
+        top, seen = self._original(module), {id(module)}
         while (
             (held := self._parents.get(top)) is not None and (parent := held()) is not None and id(parent) not in seen
         ):
@@ -138,15 +138,30 @@ class Registry:
             top = parent
         return top
 
+    def _original(self, module: nn.Module) -> nn.Module:
+        """Return a part in place of a module that was put together from parts of another one, such as ``model[:3]``."""
+        parts = list(module.children())
+        holders = [held() if (held := self._parents.get(part)) is not None else None for part in parts]
+        own = any(True for _ in module.parameters(recurse=False)) or any(True for _ in module.buffers(recurse=False))
+        if not parts or own or module in self._parents or any(h is None or h is module for h in holders):
+            return module
+        return parts[0]
+
     def _owner(self, top: nn.Module) -> str:
-        for inner in _unwrap(top):
-            top = inner
+        """Name an outermost module; one that is gone gives its name to the next, as a loss that is made at each step."""
+        top = [top, *_unwrap(top)][-1]
         owner = self._owned.get(top)
         if owner is None:
-            name = type(top).__name__
-            self._owners[name] = count = self._owners.get(name, 0) + 1
-            owner = self._owned[top] = name if count == 1 else f"{name}#{count}"
+            kind, number = type(top).__name__, 1
+            while (held := self._owners.get(_numbered(kind, number))) is not None and held() is not None:
+                number += 1
+            owner = self._owned[top] = _numbered(kind, number)
+            self._owners[owner] = weakref.ref(top)
         return owner
+
+
+def _numbered(kind: str, number: int) -> str:
+    return kind if number == 1 else f"{kind}#{number}"
 
 
 def _unwrap(module: nn.Module) -> Iterator[nn.Module]:

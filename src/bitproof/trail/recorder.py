@@ -56,7 +56,8 @@ _MOST_ROWS = 4_096
 _MOST_BATCHES = 256
 _MOST_INPUTS = 1_024
 _MOST_MICROS = 4_096
-_SKETCHED = frozenset({"weights", "gradients", "optimizer", "buffers"})
+_NO_SKETCH = bytes(24)
+_SKETCHED = frozenset({"weights", "gradients", "optimizer", "buffers", "hyperparameters", "scaler", "saved"})
 
 Entries = dict[str, tuple[str, int, bytes]]
 """Name → kind, digest, sketch."""
@@ -474,7 +475,7 @@ class Recorder:
         self._capture_groups(window, name, optimizer)
         if self._scaler is not None and "scaler" not in window.facets:
             scaler = window.facet("scaler")
-            scaler |= {key: ("value", digest_text(repr(value)), b"") for key, value in self._scaler.items()}
+            scaler |= {key: plain_entry(value) for key, value in self._scaler.items()}
         if self.step == 0 and self.on_first_state is not None and window is self._window:
             self.on_first_state({facet: self._root(facet, entries) for facet, entries in window.facets.items()})
             self.on_first_state = None
@@ -578,7 +579,7 @@ class Recorder:
         if isinstance(value, (np.ndarray, np.generic)) and not value.dtype.hasobject:
             return f"{value.dtype}{list(value.shape)}", digest_bytes(value.tobytes()), b""
         if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
-            return "value", digest_text(repr(value)), b""
+            return plain_entry(value)
         if not callable(value):
             self.note_unseen(f"a {type(value).__qualname__} in an optimizer")
         return "value", digest_text(getattr(value, "__qualname__", type(value).__qualname__)), b""
@@ -647,9 +648,7 @@ class Recorder:
                 if self._writer is not None and known[0] == number:
                     self._writer.layout(number, layout)
         digests = pack_digests([entry[1] for entry in found])
-        sketches = b"".join([entry[2] for entry in found]) if facet in _SKETCHED else b""
-        if len(sketches) != 3 * len(digests):
-            sketches = b""
+        sketches = b"".join([entry[2] or _NO_SKETCH for entry in found]) if facet in _SKETCHED else b""
         return TensorRow(known[0], digests, sketches), digest_bytes(known[1].to_bytes(8, "little") + digests)
 
     def _root(self, facet: str, entries: Entries) -> int:
@@ -879,3 +878,9 @@ def tensor_kind(tensor: torch.Tensor) -> str:
         dtype = str(tensor.dtype).removeprefix("torch.")
         kind = _kinds[key] = f"{dtype}{list(tensor.shape)}{device}"
     return kind
+
+
+def plain_entry(value: Any) -> tuple[str, int, bytes]:
+    """Return kind, digest and sketch of a plain value; the sketch is its text, if that fits."""
+    text = repr(value)
+    return "value", digest_text(text), text.encode().ljust(24, b"\0") if len(text) <= 24 and text.isascii() else b""

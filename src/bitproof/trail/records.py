@@ -28,6 +28,7 @@ EventKind = Literal[
     "file-saved",
     "file-loaded",
     "loader-started",
+    "eval-loader-started",
     "scaler-skipped",
     "threads-set",
     "deterministic-set",

@@ -35,6 +35,10 @@ class Case:
     environment: tuple[Difference, ...] = ()
     controlled: bool = False
     saved: Divergence | None = None
+    saved_names: tuple[str, ...] = ()
+    """All entries that differ in what is saved."""
+    saved_apart: tuple[str, ...] = ()
+    """How far some of them are apart."""
     peers: tuple[tuple[Timeline, Placed], ...] = field(default=())
 
     @property
@@ -83,6 +87,27 @@ class Case:
         """Return the user's line of the leg's last early event of a kind with the given facts."""
         fits = [e for e in self.events_before(kind) if all(e.data.get(k) == v for k, v in wanted.items())]
         return fits[-1].where if fits else None
+
+    def saved_before(self) -> list[str]:
+        """Say what was saved otherwise before training parted."""
+        if self.saved is None or self.facet == "saved":
+            return []
+        said = "; ".join(self.saved_apart[:3]) or ", ".join(self.saved_names[:3])
+        return [f"what was saved after step {self.saved.step} differed already: {said}"]
+
+    def saved_leaves(self, most: int) -> list[tuple[int, dict[str, tuple[str, int]]]]:
+        """Return (step, name → (kind, digest)) of the latest files that the earlier legs saved, in order."""
+        saves = [
+            (step, tensors)
+            for placed in self.interrupted
+            for step, by_micro in placed.saves.items()
+            if step <= self.leg.offset
+            for several in by_micro.values()
+            for tensors in several
+        ]
+        return [
+            (step, {name: entry[:2] for name, entry in tensors().by_name().items()}) for step, tensors in saves[-most:]
+        ]
 
     @cached_property
     def uses_loader(self) -> bool:

@@ -26,7 +26,9 @@ def data(case: Case) -> Iterator[Made]:
         return
     where = case.where("loader-started")
     # Without a loader the batch comes straight from a generator, which is then the root: this is what follows.
-    surest: Confidence = "likely" if root_in_generators(case) else case.surest
+    # Nor is it the root where the loader runs with other settings.
+    other_loader = any(d.key.startswith("loader.") for d in case.environment)
+    surest: Confidence = "likely" if other_loader or root_in_generators(case) else case.surest
     same_place = found.expected.indices is not None and found.expected.indices == found.batch.indices
     if same_place:
         yield _changed(case, found, surest, where)
@@ -89,9 +91,10 @@ def _moved(case: Case, found: _Found, equal_at: list[int], surest: Confidence, w
     following = _run_length(case, at)
     if following > 1:
         evidence.append(f"so do the {following - 1} batches after it")
+    evidence += case.saved_before()
     if restarted:
         start = "of the run" if at == 0 else "of an epoch"
-        evidence.append(f"that is the first batch {start}")
+        evidence.insert(1, f"that is the first batch {start}")
         summary = f"the data starts again: the first resumed batch is the reference's {name}, the first {start}"
         return made("data-restarted", surest, summary, evidence, where)
     batches = f"{apart} batch{'es' if apart != 1 else ''}"

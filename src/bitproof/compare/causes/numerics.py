@@ -5,10 +5,13 @@ from collections.abc import Iterator
 from bitproof.compare.causes.case import Case
 from bitproof.compare.causes.made import Made, made
 from bitproof.compare.causes.randomness import drawn, findings
+from bitproof.compare.divergence import apart
 from bitproof.compare.verdict import Confidence
 from bitproof.environment import Difference
 
 _BITS = ("torch.", "env.ATEN", "env.OMP", "env.MKL", "env.OPENBLAS", "cpu.", "package.torch", "env.NCCL", "env.CU")
+_WORK = frozenset({"loss", "gradients"})
+_ARITHMETIC = _WORK | {"buffers", "weights", "optimizer"}
 _SEEDS = ("seed.",)
 _ORDER = ("env.PYTHONHASHSEED", "python.hash")
 
@@ -24,21 +27,33 @@ def environment(case: Case) -> Iterator[Made]:
         yield _changed(seeds, "certain", "the runs were seeded differently")
     elif workers and case.facet == "batch":
         yield _changed(workers, "likely", "the data loader runs with other settings")
-    if (
-        bits
-        and case.facet in {"loss", "gradients", "buffers", "weights", "optimizer"}
-        and not (seeds and not case.resumed)
-    ):
-        alone = _equal_inputs(case)
-        yield _changed(
-            bits,
-            "certain" if alone and case.controlled else "likely" if alone else "possible",
-            "settings that change arithmetic differ",
-        )
+    if bits and case.facet in _ARITHMETIC and not (seeds and not case.resumed):
+        alone = not _generators_differ(case) and not (case.resumed and case.at_seam and case.facet not in _WORK)
+        confidence: Confidence = "possible"
+        if alone:
+            confidence = "certain" if case.controlled and case.facet in _WORK else "likely"
+        yield _changed(bits, confidence, "settings that change arithmetic differ")
     if order and case.facet in {"batch", "weights"} and not seeds:
         yield _changed(order, "likely", "the order of sets and dicts of strings differs from process to process")
     if rest and not (seeds or bits or workers or order):
         yield _changed(rest, "possible", "the environments differ")
+
+
+def settings(case: Case) -> Iterator[Made]:
+    """Name what two runs were set up with differently, where neither continues another."""
+    if case.resumed or case.facet not in {"hyperparameters", "scaler", "mode"}:
+        return
+    sides = case.tensors(case.facet)
+    evidence = apart(*sides, most=4) if sides else []
+    evidence = evidence or [f"different: {', '.join(case.divergence.names)}"]
+    names = ", ".join(case.divergence.names[:3]) or "the model"
+    if case.divergence.step == 1:
+        summary = f"the runs are set up with another {case.facet.removesuffix('s')}: {names}"
+        yield made("environment-changed", "certain", summary, evidence, None)
+    else:
+        # A schedule may follow a metric, and the scaler follows overflows: what led there was not seen.
+        summary = f"the {case.facet} part at step {case.divergence.step}, with everything before that equal: {names}"
+        yield made("environment-changed", "possible", summary, evidence, None)
 
 
 def hash_order(case: Case) -> Iterator[Made]:
@@ -139,10 +154,6 @@ def _random_first(case: Case) -> bool:
     return case.facet in {"weights", "batch", "loss", "buffers", "gradients"}
 
 
-def _equal_inputs(case: Case) -> bool:
-    return case.facet in {"loss", "gradients"} and not _generators_differ(case)
-
-
 def _generators_differ(case: Case) -> bool:
     found = findings(case.reference, case.leg, case.divergence.step)
     return any(drawn(case.reference, case.leg, f.generator) for f in found)
@@ -152,4 +163,4 @@ def _flags(values: set[object]) -> str:
     return " and ".join(sorted(str(v) for v in values)) or "not used"
 
 
-RULES = (environment, hash_order, unseeded, recompute, nondeterministic)
+RULES = (environment, settings, hash_order, unseeded, recompute, nondeterministic)

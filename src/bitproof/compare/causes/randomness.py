@@ -9,7 +9,7 @@ from bitproof.compare.causes.made import Made, made
 from bitproof.compare.mersenne import shift
 from bitproof.compare.timeline import Placed, Side, Timeline
 from bitproof.compare.verdict import Confidence, Latent
-from bitproof.trail.records import StepHead
+from bitproof.trail.records import Event, StepHead
 
 Code = Literal["rng-reseeded", "rng-not-restored", "rng-shifted"]
 _WORK = frozenset({"batch", "loss", "gradients"})
@@ -27,18 +27,19 @@ class Finding:
 
 def generators(case: Case) -> Iterator[Made]:
     """Find generators that are drawn from and differ, where the work of a step is what differs."""
-    if case.facet not in _WORK or not case.resumed:
+    if case.facet not in _WORK:
         return
     found = [
         f
         for f in findings(case.reference, case.leg, case.divergence.step)
-        if drawn(case.reference, case.leg, f.generator)
+        if drawn(case.reference, case.leg, f.generator) and f.generator not in _shared(case)
     ]
     explained = [(f.generator, *explain(case, f)) for f in found]
     confidence: Confidence = case.surest if root_in_generators(case) else "possible"
     for code, said in _SAID.items():
         fits = [(name, evidence) for name, its, evidence in explained if its == code]
-        if fits:
+        # A run that starts anew restores nothing: only a stream that both share tells anything.
+        if fits and (case.resumed or code == "rng-shifted"):
             names = " and ".join(name for name, _ in fits)
             evidence = [f"{name}: {line}" for name, lines in fits for line in lines]
             where = case.where("seed", generator=fits[0][0]) if code == "rng-reseeded" else None
@@ -47,27 +48,35 @@ def generators(case: Case) -> Iterator[Made]:
 
 def shared_streams(case: Case) -> Iterator[Made]:
     """Find ranks that draw the same numbers after the seam, though they did not in the reference."""
-    if not case.resumed or not case.peers:
+    shared = _shared(case)
+    if not shared:
         return
-    mine = case.leg.leg.steps[0]
+    name, other = next(iter(shared.items()))
+    ranks = sorted((case.leg.leg.rank, other))
+    evidence = [
+        f"{name}'s generator at the seam is the same on ranks {ranks[0]} and {ranks[1]}",
+        "the reference's ranks had different states there",
+    ]
+    summary = f"ranks {ranks[0]} and {ranks[1]} draw the same random numbers after the seam"
+    yield made("ranks-share-stream", case.surest, summary, evidence, case.where("rng-restored", generator=name))
+
+
+def _shared(case: Case) -> dict[str, int]:
+    """Return generators that another rank has the same state of, though not in the reference, and which rank."""
     expected = case.reference.head(case.leg.first)
+    if not case.resumed or expected is None:
+        return {}
+    mine = case.leg.leg.steps[0]
+    found: dict[str, int] = {}
     for reference, peer in case.peers:
         theirs, wanted = peer.leg.steps[0] if peer.leg.steps else None, reference.head(peer.first)
-        if theirs is None or wanted is None or expected is None:
+        if theirs is None or wanted is None:
             continue
         for name in sorted(_generators_of(mine) & _generators_of(theirs)):
             same = _state(mine, name) == _state(theirs, name)
             if same and _state(expected, name) != _state(wanted, name) and drawn(case.reference, case.leg, name):
-                ranks = sorted((case.leg.leg.rank, peer.leg.rank))
-                evidence = [
-                    f"{name}'s generator at the seam is the same on ranks {ranks[0]} and {ranks[1]}",
-                    "the reference's ranks had different states there",
-                ]
-                summary = f"ranks {ranks[0]} and {ranks[1]} draw the same random numbers after the seam"
-                yield made(
-                    "ranks-share-stream", case.surest, summary, evidence, case.where("rng-restored", generator=name)
-                )
-                return
+                found.setdefault(name, peer.leg.rank)
+    return found
 
 
 def root_in_generators(case: Case) -> bool:
@@ -76,9 +85,14 @@ def root_in_generators(case: Case) -> bool:
     Other positions in a data loader's dataset are no matter of a generator's state now: the loader has a position of
     its own, which a restored generator would not bring back. Other content at the same positions is.
     """
-    if not case.resumed or case.facet not in _WORK:
+    if case.facet not in _WORK:
         return False
-    if case.facet == "batch" and case.uses_loader and not _same_positions(case):
+    if (
+        case.facet == "batch"
+        and case.uses_loader
+        and not _same_positions(case)
+        and (case.resumed or not _epoch_begins(case))
+    ):
         return False
     found = findings(case.reference, case.leg, case.divergence.step)
     return any(drawn(case.reference, case.leg, f.generator) for f in found)
@@ -110,8 +124,9 @@ def drawn(reference: Side, leg: Placed, name: str) -> bool:
 def explain(case: Case, finding: Finding) -> tuple[Code, list[str]]:
     """Say which of the three it is, with evidence."""
     name = finding.generator
-    earlier = _earlier(case.reference, name, finding)
-    seeded = case.where("seed", generator=name)
+    # A run that starts anew is seeded by right; only one that resumes can have gone back.
+    earlier = _earlier(case.reference, name, finding) if case.resumed else None
+    seeded = case.where("seed", generator=name) if case.resumed else None
     if earlier is not None:
         evidence = [f"its state at step {finding.step} is the one the reference had at step {earlier}"]
         if seeded:
@@ -131,9 +146,9 @@ def explain(case: Case, finding: Finding) -> tuple[Code, list[str]]:
         return "rng-reseeded", evidence
     if apart is not None:
         evidence = [f"at step {finding.step} it is {_draws(apart)} the reference's state, on the same stream"]
-        if restored:
+        if restored and apart > 0:
             evidence.append("its state was restored, and then drawn from")
-        return "rng-shifted", evidence
+        return "rng-shifted", [*evidence, *_iterators(case, finding)]
     evidence = [f"its state at step {finding.step} is none that the reference had"]
     if not restored:
         evidence.append("its state was not restored before the first step")
@@ -201,6 +216,32 @@ def _apart(case: Case, finding: Finding) -> int | None:
     expected = case.reference.generator_state(finding.generator, finding.expected)
     found = case.leg.generator_state(finding.generator, finding.found)
     return None if expected is None or found is None else shift(expected, found)
+
+
+def _epoch_begins(case: Case) -> bool:
+    return any(step == case.divergence.step - 1 for step, _ in case.reference.events("loader-started"))
+
+
+def _iterators(case: Case, finding: Finding) -> Iterator[str]:
+    """Name the loaders' iterators that one leg made before the step and the other did not: each draws a seed."""
+    if finding.generator != "torch":
+        return
+    before = finding.step - 1
+    sides = [[(i, e) for i, (at, e) in enumerate(side.events()) if at == before] for side in (case.reference, case.leg)]
+    since = max((i for i, e in sides[1] if e.kind == "rng-restored" and e.data.get("generator") == "torch"), default=-1)
+    here = [e for i, e in sides[1] if e.kind in _ITERATORS and i > since]
+    there = [e for _, e in sides[0] if e.kind in _ITERATORS]
+    if len(here) > len(there):
+        yield f"before that step a data loader's iterator was made{_at(here[-1])}, and in the reference none: it draws a seed"
+    elif len(there) > len(here):
+        yield f"in the reference a data loader's iterator was made{_at(there[-1])} before that step, and here none: it draws a seed"
+
+
+_ITERATORS = frozenset({"loader-started", "eval-loader-started"})
+
+
+def _at(event: Event) -> str:
+    return f" at {event.where}" if event.where else ""
 
 
 def _draws(apart: int) -> str:

@@ -14,7 +14,7 @@ import torch
 
 from bitproof.fingerprint import digest_bytes, digest_text
 from bitproof.trail.probes.patching import Detach, all_of, when_imported, wrap
-from bitproof.trail.recorder import Recorder
+from bitproof.trail.recorder import Recorder, plain_entry
 from bitproof.trail.records import TensorRow
 
 Entries = dict[str, tuple[str, int, bytes]]
@@ -92,8 +92,7 @@ def _leaves(
 ) -> Iterator[tuple[str, tuple[str, int, bytes]]]:
     """Yield the leaves of a saved tree with dotted names; objects of unknown classes are passed over."""
     if isinstance(tree, torch.Tensor):
-        kind, digest, _ = recorder.entry(tree)
-        yield name, (kind, digest, b"")
+        yield name, recorder.entry(tree)
         return
     parts: Iterable[tuple[Any, Any]] = ()
     if isinstance(tree, torch.nn.Module):
@@ -111,7 +110,7 @@ def _leaves(
     elif isinstance(tree, (str, bytes)):
         yield name, ("text", digest_text(repr(tree)), b"")
     elif tree is None or isinstance(tree, (bool, int, float, complex)):
-        yield name, ("value", digest_text(repr(tree)), b"")
+        yield name, plain_entry(tree)
     if id(tree) not in above:
         for key, value in parts:
             yield from _leaves(recorder, value, f"{name}.{key}" if name else str(key), (*above, id(tree)))

@@ -1,5 +1,6 @@
 """Data loaders: what they yield, the sampler's indices behind it, and where an iteration starts."""
 
+import multiprocessing
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -19,10 +20,10 @@ def attach(recorder: Recorder) -> Detach:
 
     def make_iter(original: Callable[..., Any]) -> Callable[..., Any]:
         def iterate(loader: Any) -> Any:
-            if torch.is_grad_enabled():
-                recorder.event(
-                    "loader-started", {"loader": numbers.setdefault(loader, len(numbers) + 1)} | _facts(loader)
-                )
+            recorder.event(
+                "loader-started" if torch.is_grad_enabled() else "eval-loader-started",
+                {"loader": numbers.setdefault(loader, len(numbers) + 1)} | _facts(loader),
+            )
             return original(loader)
 
         return iterate
@@ -101,5 +102,13 @@ def _facts(loader: Any) -> dict[str, Any]:
         "sampler": type(sampler).__name__,
         "batch_size": getattr(loader, "batch_size", None),
         "workers": getattr(loader, "num_workers", 0),
+        "start_method": _start_method(loader),
         "persistent_workers": getattr(loader, "persistent_workers", False),
     }
+
+
+def _start_method(loader: Any) -> str | None:
+    if not getattr(loader, "num_workers", 0):
+        return None
+    context = getattr(loader, "multiprocessing_context", None) or multiprocessing
+    return str(context.get_start_method())
