@@ -118,26 +118,27 @@ def test_sketches_hold_three_elements() -> None:
         assert digest_and_sketch(unseen)[1] == bytes(24)
 
 
-@pytest.mark.parametrize("make", [lambda: torch.empty(3, device="meta"), lambda: _wrapper()], ids=["meta", "wrapper"])
+class Wrapper(torch.Tensor):
+    """A tensor subclass without memory."""
+
+    @staticmethod
+    def __new__(cls: Any) -> Any:
+        """Make one."""
+        return torch.Tensor._make_wrapper_subclass(cls, (3,))
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Detach, and nothing else."""
+        del types, kwargs
+        return args[0] if func is torch.ops.aten.detach.default else NotImplemented
+
+
+@pytest.mark.parametrize("make", [lambda: torch.empty(3, device="meta"), Wrapper], ids=["meta", "wrapper"])
 def test_a_tensor_without_bytes_is_refused(make: Any) -> None:
     """What has no memory raises, instead of reading where there is none."""
     for digest in (digest_tensor, digest_and_sketch, digest_rows):
         with pytest.raises((RuntimeError, NotImplementedError)):
             digest(make())
-
-
-def _wrapper() -> torch.Tensor:
-    class Wrapper(torch.Tensor):
-        @staticmethod
-        def __new__(cls: Any) -> Any:
-            return torch.Tensor._make_wrapper_subclass(cls, (3,))
-
-        @classmethod
-        def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            del types, kwargs
-            return args[0] if func is torch.ops.aten.detach.default else NotImplemented
-
-    return Wrapper()
 
 
 GOLDEN_DEVICE = {

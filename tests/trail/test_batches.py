@@ -64,7 +64,7 @@ def test_labels_that_pass_no_module_are_part_of_the_batch(recorded: Any, workers
     loader = DataLoader(dataset, 4, shuffle=True, num_workers=workers, multiprocessing_context=context)
     leg = recorded.run(lambda: train(loader, epochs=2))
     assert parts(leg, 1) == ("input", "loader.1")
-    assert [sorted(sum((indices(leg)[e + i] or [] for i in range(3)), [])) for e in (0, 3)] == [list(range(12))] * 2
+    assert [sorted(i for part in indices(leg)[e : e + 3] for i in part or []) for e in (0, 3)] == [list(range(12))] * 2
     check_samples(leg, dataset)
 
 
@@ -156,7 +156,7 @@ def test_a_stream_has_samples_and_no_indices(recorded: Any, workers: int) -> Non
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
 @pytest.mark.parametrize("workers", [0, 1])
 def test_the_stateful_loader(recorded: Any, workers: int) -> None:
-    """torchdata's loader is watched like torch's, each batch once, also after its state was restored."""
+    """The loader of torchdata is watched like torch's, each batch once, also after its state was restored."""
     from torchdata.stateful_dataloader import StatefulDataLoader
 
     dataset = data()
@@ -179,7 +179,7 @@ def test_the_stateful_loader(recorded: Any, workers: int) -> None:
 
 
 def test_a_loader_that_runs_one_ahead(recorded: Any) -> None:
-    """accelerate's loader fetches the next batch before it yields one; indices belong to what the model was given."""
+    """The loader of accelerate fetches the next batch before it yields one; indices belong to what the model was given."""
     from accelerate.data_loader import prepare_data_loader
 
     dataset = data()
@@ -253,6 +253,7 @@ class Taking(nn.Module):
         self.inner = nn.Linear(2, 3)
 
     def forward(self, batch: Any, *, scale: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the loss."""
         x, y = self.take(batch)
         return F.cross_entropy(self.inner(x), y) * (1 if scale is None else scale)
 
@@ -320,9 +321,8 @@ def test_outputs_of_an_earlier_module_are_no_input(recorded: Any) -> None:
 
 def test_no_process_is_left(recorded: Any) -> None:
     """Worker processes end with their loaders as without the recorder."""
-    loader = DataLoader(data(), 4, num_workers=2, multiprocessing_context="fork")
-    recorded.run(lambda: train(loader))
-    del loader
+    loaders = [DataLoader(data(), 4, num_workers=2, multiprocessing_context="fork")]
+    recorded.run(lambda: train(loaders.pop()))
     assert multiprocessing.active_children() == []
 
 

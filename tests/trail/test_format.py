@@ -216,7 +216,7 @@ def test_another_version_is_refused(tmp_path: Path, version: int, word: str) -> 
     connection.close()
     with pytest.raises(
         TrailVersionError,
-        match=f"version {version} of the trail format, and this bitproof reads version 1: it is {word}",
+        match=rf"version {version} of the trail format, and this bitproof reads version 1: it is {word}",
     ):
         read_trail(path.parent)
 
@@ -239,7 +239,7 @@ def test_missing_steps_are_refused(tmp_path: Path, step: int) -> None:
     connection.execute("DELETE FROM steps WHERE step = ?", (step,))
     connection.commit()
     connection.close()
-    with pytest.raises(TrailCorruptError, match="steps are missing: expected 1 to 2, found [12] to 3"):
+    with pytest.raises(TrailCorruptError, match=r"steps are missing: expected 1 to 2, found [12] to 3"):
         read_trail(path.parent)
 
 
@@ -264,7 +264,7 @@ def test_values_of_another_kind_are_refused(tmp_path: Path, table: str, column: 
         value = "zeroblob(0)"
     path = write(tmp_path / "a.trail")
     connection = sqlite3.connect(path)
-    connection.execute(f"UPDATE {table} SET {column} = {value}")  # noqa: S608  # the test's own words
+    connection.execute(f"UPDATE {table} SET {column} = {value}")  # the test's own words
     connection.commit()
     connection.close()
     with pytest.raises(TrailCorruptError, match="has changed since it was written"):

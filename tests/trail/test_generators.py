@@ -69,10 +69,10 @@ CHANGES: dict[str, list[Callable[[], object]]] = {
         lambda: random.shuffle([1, 2, 3]),
     ],
     "numpy": [
-        np.random.rand,  # noqa: NPY002
-        np.random.randn,  # noqa: NPY002
-        np.random.randn,  # noqa: NPY002  # the number that was left over
-        np.random.randn,  # noqa: NPY002
+        np.random.rand,
+        np.random.randn,
+        np.random.randn,  # the number that was left over
+        np.random.randn,
         lambda: np.random.seed(5),  # noqa: NPY002
         lambda: np.random.permutation(4),  # noqa: NPY002
         lambda: np.random.standard_normal(3),  # noqa: NPY002

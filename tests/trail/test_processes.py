@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from torch import nn
 
@@ -28,11 +27,11 @@ def steps(count: int, done: Callable[[int], object] = lambda _: None) -> None:
     """Train, and tell of each completed step."""
     net = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 1))
     optimizer = torch.optim.Adam(net.parameters(), 0.01)
-    for step in range(1, count + 1):
+    for number in range(1, count + 1):
         net(torch.randn(2, 4)).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
-        done(step)
+        done(number)
 
 
 def test_a_kill_at_any_moment_loses_no_completed_step(fork: Fork, tmp_path: Path) -> None:
@@ -46,7 +45,7 @@ def test_a_kill_at_any_moment_loses_no_completed_step(fork: Fork, tmp_path: Path
         def train(trail: Path = trail, writing: int = writing) -> None:
             attach_for_life(Settings(trail))
             torch.manual_seed(1)
-            steps(100_000, lambda step: os.write(writing, step.to_bytes(4, "little")))
+            steps(100_000, lambda number: os.write(writing, number.to_bytes(4, "little")))
 
         child = fork(train)
         os.close(writing)
@@ -82,7 +81,7 @@ def test_copies_of_a_growing_trail_open(fork: Fork, tmp_path: Path) -> None:
 
     def train() -> None:
         attach_for_life(Settings(trail))
-        steps(100_000, lambda step: os.write(writing, b".") if step < 20 else None)
+        steps(100_000, lambda number: os.write(writing, b".") if number < 20 else None)
 
     child = fork(train)
     os.close(writing)

@@ -426,6 +426,10 @@ def test_an_exception_leaves_the_recorder_sane(recorded: Any, where: str) -> Non
             msg = "as told"
             raise RuntimeError(msg)
 
+    def fail() -> float:
+        msg = "as told"
+        raise RuntimeError(msg)
+
     def train() -> None:
         optimizer = Failing(net.parameters(), 0.1)
         first = torch.optim.SGD(other.parameters(), 0.1)
@@ -434,19 +438,14 @@ def test_an_exception_leaves_the_recorder_sane(recorded: Any, where: str) -> Non
             optimizer.zero_grad()
             try:
                 if i == 2 and where == "closure":
-
-                    def closure() -> float:
-                        msg = "as told"
-                        raise RuntimeError(msg)
-
-                    optimizer.step(closure)
+                    optimizer.step(fail)
                 out = net(x[:, :3] if i == 2 and where == "forward" else x)
                 (Break.apply(out) if i == 2 and where == "backward" else out).sum().backward()
                 if where == "second":
                     first.step()
                 optimizer.step()
             except RuntimeError:
-                assert i == 2  # noqa: PT017  # only then was it told to
+                assert i == 2  # only then was it told to
 
     leg = recorded.run(train)
     updates = [head.updates for head in leg.steps]

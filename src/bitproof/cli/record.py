@@ -37,6 +37,9 @@ def record(
     from bitproof.trail.reader import is_trail, next_leg, read_trail  # noqa: PLC0415
 
     check_command(command)
+    if output.exists() and not output.is_dir():
+        msg = f"{output} is a file, and a trail is a folder. Choose another --output."
+        raise TrailExistsError(msg)
     leg = next_leg(output)
     if output.exists() and not append:
         if not force:
@@ -61,7 +64,14 @@ def record(
 
 def _run(command: list[str], environment: dict[str, str]) -> int:
     """Run the command in the foreground; a Ctrl-C is its own to handle."""
-    with subprocess.Popen(command, env=environment) as process:
+    from bitproof.errors import LaunchError  # noqa: PLC0415  # --help must be quick
+
+    try:
+        started = subprocess.Popen(command, env=environment)
+    except OSError as error:
+        msg = f"cannot start the command: {command[0]}: {error.strerror}. Is it a program, or a script with a first line #!…?"
+        raise LaunchError(msg) from error
+    with started as process:
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             status = process.wait()

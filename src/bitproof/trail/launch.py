@@ -68,12 +68,18 @@ def why_nothing(trail: Path, command: Sequence[str], leg: int = 1) -> str:
     problems = [str(note["problem"]) for note in said if "problem" in note]
     if problems:
         return f"{problems[0]}. Install bitproof into the interpreter that trains."
+    unseen = [str(event[3]["what"]) for note in said for event in note.get("events", []) if event[2] == "not-observed"]
+    if unseen:
+        return (
+            f"the command took no step that can be seen; not observed: {unseen[0]}. Leave torch.compile off the "
+            "optimizer while recording (the model itself may be compiled)."
+        )
     if any(note.get("torch") for note in said):
         return (
             "the command imported torch and took no optimizer step. Give it a command that trains at least one step "
             "with a torch.optim optimizer."
         )
-    ignored = [flag for flag in command if flag in {"-I", "-E", "-S", "-Is", "-IS"}]
+    ignored = _isolating_options(command)
     if ignored:
         return (
             f"Python's option {ignored[0]} makes it ignore PYTHONPATH or sitecustomize, through which bitproof gets in. "
@@ -83,3 +89,16 @@ def why_nothing(trail: Path, command: Sequence[str], leg: int = 1) -> str:
         "no process below the command imported torch. Check that the command trains, and that it does not clear "
         "PYTHONPATH; inside a script, `with bitproof.recording(...)` works without it."
     )
+
+
+def _isolating_options(command: Sequence[str]) -> list[str]:
+    """Return the options of a Python command that keep ``PYTHONPATH`` or ``sitecustomize`` out."""
+    if not Path(command[0]).name.startswith(("python", "pypy")):
+        return []
+    found = []
+    for option in command[1:]:
+        if not option.startswith("-") or option.startswith("--") or option in {"-", "-c", "-m"}:
+            break
+        if set(option[1:]) & set("IES"):
+            found.append(option)
+    return found

@@ -54,6 +54,7 @@ _EARLY_EVENTS = 10_000
 _MOST_ROWS = 4_096
 _MOST_BATCHES = 256
 _MOST_INPUTS = 1_024
+_MOST_MICROS = 4_096
 _SKETCHED = frozenset({"weights", "gradients", "optimizer", "buffers"})
 
 Entries = dict[str, tuple[str, int, bytes]]
@@ -292,6 +293,8 @@ class Recorder:
         left = [y for y in pending if y not in micro.used] if micro.used else []
         window.yielded = deque(left, _MOST_BATCHES)
         window.micros.append(micro)
+        if len(window.micros) > _MOST_MICROS:
+            del window.micros[0]  # a window of this length has updates that cannot be seen
         window.open_micro = Micro()
 
     def backward_ends(self) -> None:

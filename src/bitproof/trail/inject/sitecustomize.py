@@ -15,7 +15,7 @@ from typing import Any
 
 def _note(text: str) -> None:
     """Tell the launcher why nothing is recorded in this process."""
-    settings = json.loads(os.environ["BITPROOF_AGENT"])
+    settings = json.loads(_SETTINGS)
     folder = os.path.join(settings["trail"], "notes")
     os.makedirs(folder, exist_ok=True)
     note = {"leg": settings["leg"], "pid": os.getpid(), "argv": sys.argv, "python": sys.executable, "problem": text}
@@ -24,7 +24,7 @@ def _note(text: str) -> None:
 
 
 def _attach() -> None:
-    settings = json.loads(os.environ["BITPROOF_AGENT"])
+    settings = json.loads(_SETTINGS)
     module, function = settings["agent"].split(":")
     try:
         agent = importlib.import_module(module)
@@ -62,6 +62,8 @@ def _chain() -> None:
         spec.loader.exec_module(module)
 
 
-if "BITPROOF_AGENT" in os.environ:
+# Read now: the script may clear its environment before it imports torch.
+_SETTINGS = os.environ.get("BITPROOF_AGENT", "")
+if _SETTINGS:
     sys.meta_path.insert(0, _TorchFinder())
 _chain()

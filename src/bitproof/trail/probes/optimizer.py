@@ -12,10 +12,18 @@ from bitproof.trail.recorder import Recorder
 def attach(recorder: Recorder) -> Detach:
     """Watch every optimizer, also those below a trainer's wrapper."""
 
+    def say_compiled() -> None:
+        recorder.note_unseen("an optimizer step that torch.compile has compiled")
+
+    # What torch._dynamo.assume_constant_result() does, without importing torch._dynamo, which takes seconds: this is
+    # called once, while a step is compiled, and leaves nothing in the graph.
+    say_compiled._dynamo_marked_constant = True  # type: ignore[attr-defined]  # noqa: SLF001
+
     def before(
         optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         if torch.compiler.is_compiling():
+            say_compiled()
             return None
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         recorder.update_begins(optimizer, closure=closure is not None)
