@@ -158,6 +158,7 @@ def test_a_compiled_update_is_said_not_to_be_observed(recorded: Any, make: Calla
         assert said == ["an optimizer step that torch.compile has compiled"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
 def test_a_real_compilation(recorded: Any) -> None:
     """A model compiled by inductor trains to the same bits with the recorder as without it."""

@@ -45,7 +45,7 @@ def test_a_kill_at_any_moment_loses_no_completed_step(fork: Fork, tmp_path: Path
         def train(trail: Path = trail, writing: int = writing) -> None:
             attach_for_life(Settings(trail))
             torch.manual_seed(1)
-            steps(100_000, lambda step: os.write(writing, step.to_bytes(4, "little")))
+            steps(100_000, lambda number: os.write(writing, number.to_bytes(4, "little")))
 
         child = fork(train)
         os.close(writing)
@@ -81,7 +81,7 @@ def test_copies_of_a_growing_trail_open(fork: Fork, tmp_path: Path) -> None:
 
     def train() -> None:
         attach_for_life(Settings(trail))
-        steps(100_000, lambda step: os.write(writing, b".") if step < 20 else None)
+        steps(100_000, lambda number: os.write(writing, b".") if number < 20 else None)
 
     child = fork(train)
     os.close(writing)
