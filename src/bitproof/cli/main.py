@@ -13,6 +13,7 @@ from bitproof.errors import BitproofError
 
 USAGE_STATUS = 2
 _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_process = os.getpid()
 
 app = typer.Typer(
     name="bitproof",
@@ -79,6 +80,9 @@ def main() -> None:
 def _interrupt(number: int, frame: FrameType | None) -> None:
     """Unwind once; a second Ctrl-C does not disturb the cleaning up."""
     del frame
+    if os.getpid() != _process:  # a loader's worker, forked from this process, ends as any other would
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
     for ending in _ENDING_SIGNALS:
         signal.signal(ending, signal.SIG_IGN)
     raise _Interrupted(number)
