@@ -107,6 +107,19 @@ def test_seeded_again(lab: Lab) -> None:
     assert "numpy" not in verdict.causes[0].summary
 
 
+def test_seeded_after_the_restore(lab: Lab) -> None:
+    """A generator that was restored and then seeded is one that was seeded again."""
+
+    class Late(Loop):
+        def restore(self, state: State) -> None:
+            super().restore(state)
+            torch.manual_seed(77)
+
+    verdict = lab.prove(Late.train, 7)
+    assert_only(verdict, "rng-reseeded", step=5, facet="loss", said=["seeded at", "not restored afterwards"])
+    assert "test_randomness.py" in (verdict.causes[0].where or "")
+
+
 def test_all_three_not_restored(lab: Lab) -> None:
     """Generators that are neither seeded nor restored in the resumed process are named together."""
     verdict = lab.prove(SeededOnce.train, 7)

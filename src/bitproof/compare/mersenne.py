@@ -32,17 +32,27 @@ def shift(expected: bytes, found: bytes, most: int = MOST_DRAWS) -> int | None:
 def _forward(start: bytes, goal: bytes, most: int) -> int | None:
     words, position = _parse(start)
     goal_words, goal_position = _parse(goal)
-    wanted = goal_words.tobytes()
     twister = np.random.MT19937(0)
-    for turn in range(most // WORDS + 2):
-        if words.tobytes() == wanted:
-            draws = turn * WORDS + goal_position - position
-            if 0 <= draws <= most:
-                return draws
-        twister.state = {"bit_generator": "MT19937", "state": {"key": words, "pos": WORDS}}
-        twister.random_raw(1)
-        words = twister.state["state"]["key"].astype(np.uint32)
+    twister.state = {"bit_generator": "MT19937", "state": {"key": words, "pos": WORDS}}
+    # A block of words is known by what it gives, so the stream can be drawn at once and searched block by block.
+    wanted = _tempered(goal_words)
+    turns = most // WORDS + 1
+    drawn = twister.random_raw(turns * WORDS).reshape(turns, WORDS)
+    blocks = np.concatenate([_tempered(words)[None].astype(np.uint64), drawn])
+    for turn in np.flatnonzero((blocks[:, :4] == wanted[:4]).all(axis=1)):
+        draws = int(turn) * WORDS + goal_position - position
+        if 0 <= draws <= most and (blocks[turn] == wanted).all():
+            return draws
     return None
+
+
+def _tempered(words: "np.ndarray[tuple[int], np.dtype[np.uint32]]") -> "np.ndarray[tuple[int], np.dtype[np.uint32]]":
+    """Return what a block of words gives (the tempering of Matsumoto and Nishimura, 1998)."""
+    y = words ^ (words >> np.uint32(11))
+    y ^= (y << np.uint32(7)) & np.uint32(0x9D2C5680)
+    y ^= (y << np.uint32(15)) & np.uint32(0xEFC60000)
+    y ^= y >> np.uint32(18)
+    return y
 
 
 def _parse(state: bytes) -> "tuple[np.ndarray[tuple[int], np.dtype[np.uint32]], int]":

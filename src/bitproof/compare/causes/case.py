@@ -10,6 +10,9 @@ from bitproof.compare.verdict import Confidence, Divergence
 from bitproof.environment import Difference
 from bitproof.trail.records import Event, StepHead, Tensors, unpack_digests
 
+ARITHMETIC = ("torch.", "env.ATEN", "env.OMP", "env.MKL", "env.OPENBLAS", "cpu.", "package.torch", "env.NCCL", "env.CU")
+"""How keys of the environment begin that change what arithmetic gives."""
+
 
 @dataclass(frozen=True)
 class Case:
@@ -50,6 +53,11 @@ class Case:
     def facet(self) -> str:
         """The facet that differs first."""
         return self.divergence.facet
+
+    @property
+    def arithmetic_differs(self) -> bool:
+        """Whether settings differ that change what arithmetic gives."""
+        return any(d.key.startswith(ARITHMETIC) for d in self.environment)
 
     @property
     def at_seam(self) -> bool:

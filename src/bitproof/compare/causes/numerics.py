@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator
 
-from bitproof.compare.causes.case import Case
+from bitproof.compare.causes.case import ARITHMETIC, Case
 from bitproof.compare.causes.made import Made, made
-from bitproof.compare.causes.randomness import drawn, findings
+from bitproof.compare.causes.randomness import drawn, drawn_for, findings
 from bitproof.compare.divergence import apart
 from bitproof.compare.verdict import Confidence
 from bitproof.environment import Difference
 
-_BITS = ("torch.", "env.ATEN", "env.OMP", "env.MKL", "env.OPENBLAS", "cpu.", "package.torch", "env.NCCL", "env.CU")
 _WORK = frozenset({"loss", "gradients"})
 _ARITHMETIC = _WORK | {"buffers", "weights", "optimizer"}
 _SEEDS = ("seed.",)
@@ -19,7 +18,7 @@ _ORDER = ("env.PYTHONHASHSEED", "python.hash")
 def environment(case: Case) -> Iterator[Made]:
     """Name settings that differ and can change what differs first."""
     seeds = [d for d in case.environment if d.key.startswith(_SEEDS)]
-    bits = [d for d in case.environment if d.key.startswith(_BITS)]
+    bits = [d for d in case.environment if d.key.startswith(ARITHMETIC)]
     workers = [d for d in case.environment if d.key.startswith("loader.")]
     order = [d for d in case.environment if d.key.startswith(_ORDER)]
     rest = [d for d in case.environment if d not in [*seeds, *bits, *workers, *order]]
@@ -156,7 +155,7 @@ def _random_first(case: Case) -> bool:
 
 def _generators_differ(case: Case) -> bool:
     found = findings(case.reference, case.leg, case.divergence.step)
-    return any(drawn(case.reference, case.leg, f.generator) for f in found)
+    return any(drawn_for(case, f.generator) for f in found)
 
 
 def _flags(values: set[object]) -> str:

@@ -36,6 +36,8 @@ def generators(case: Case) -> Iterator[Made]:
     ]
     explained = [(f.generator, *explain(case, f)) for f in found]
     confidence: Confidence = case.surest if root_in_generators(case) else "possible"
+    if confidence == "certain" and case.arithmetic_differs and case.facet != "batch":
+        confidence = "likely"
     for code, said in _SAID.items():
         fits = [(name, evidence) for name, its, evidence in explained if its == code]
         # A run that starts anew restores nothing: only a stream that both share tells anything.
@@ -94,8 +96,31 @@ def root_in_generators(case: Case) -> bool:
         and (case.resumed or not _epoch_begins(case))
     ):
         return False
-    found = findings(case.reference, case.leg, case.divergence.step)
-    return any(drawn(case.reference, case.leg, f.generator) for f in found)
+    return any(drawn_for(case, f.generator) for f in findings(case.reference, case.leg, case.divergence.step))
+
+
+def drawn_for(case: Case, name: str) -> bool:
+    """Tell whether a generator is drawn from for what differs: in the model's work, or for the batch before it.
+
+    One that only shuffles each epoch does not explain another loss. Where nothing later was read, it may have been.
+    """
+    step = case.divergence.step
+    for side in (case.reference, case.leg):
+        head, after, before = side.head(step), side.head(step + 1), side.head(step - 1)
+        if head is None:
+            continue
+        called = head.rng_forward.get(name)
+        if case.facet != "batch":
+            states = called, after.rng_start.get(name) if after is not None else None
+        elif case.uses_loader:
+            states = head.rng_start.get(name), called
+        elif before is None and side is case.leg and step > 1:
+            continue
+        else:
+            states = before.rng_forward.get(name) if before is not None else None, called
+        if None in states or states[0] != states[1]:
+            return True
+    return False
 
 
 def findings(reference: Side, leg: Placed, step: int) -> list[Finding]:
@@ -134,11 +159,11 @@ def explain(case: Case, finding: Finding) -> tuple[Code, list[str]]:
         return "rng-reseeded", evidence
     order = [
         e.kind
-        for e in case.events_before("seed") + case.events_before("rng-restored")
-        if e.data.get("generator") == name
+        for e in case.leg.leg.events
+        if e.step == 0 and e.kind in {"seed", "rng-restored"} and e.data.get("generator") == name
     ]
     apart = _apart(case, finding)
-    restored = "rng-restored" in order
+    restored = order[-1:] == ["rng-restored"]
     if seeded and not restored:
         evidence = [f"it was seeded at {seeded} and its state was not restored afterwards"]
         if apart is not None:
