@@ -58,7 +58,7 @@ def forgotten(components: Mapping[str, Any]) -> list[Forgotten]:
 
 def _scan(components: Mapping[str, Any]) -> list[Forgotten]:
     parts = _Registered(components)
-    found = []
+    found: list[Forgotten] = []
     for candidate in gc.get_objects():
         kind = type(candidate)  # not isinstance(): a proxy would answer with code of its own
         if id(candidate) in parts.carried:

@@ -114,7 +114,8 @@ def _split(cluster: list[View]) -> list[list[View]]:
 
     def root(i: int) -> int:
         while parent[i] != i:
-            i = parent[i] = parent[parent[i]]
+            parent[i] = parent[parent[i]]
+            i = parent[i]
         return i
 
     for a, b in np.unique(np.stack([owners[same], owners[same + 1]], 1), axis=0).tolist():

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.parameter import is_lazy
+from torch.nn.parameter import UninitializedParameter
 
 from bitproof.fingerprint import digest_tensor
 from bitproof.state.errors import StateMismatchError, UnsupportedStateError
@@ -57,7 +57,7 @@ def capture_module(module: nn.Module, *, gradients: bool = True) -> dict[str, An
         UnsupportedStateError: a lazy parameter has no value yet.
     """
     parameters = named_parameters(module)
-    lazy = [name for name, parameter in parameters.items() if is_lazy(parameter)]
+    lazy = [name for name, parameter in parameters.items() if isinstance(parameter, UninitializedParameter)]
     if lazy:
         msg = f"parameters {_some(lazy)} of {type(module).__name__} have no value yet; run one batch through it before the first save"
         raise UnsupportedStateError(msg)

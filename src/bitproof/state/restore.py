@@ -2,6 +2,7 @@
 
 import collections
 import random
+import struct
 from collections.abc import Iterator
 from typing import Any
 
@@ -217,7 +218,7 @@ def _fits(live: torch.Tensor, saved: torch.Tensor) -> bool:
     return live.dtype is saved.dtype and live.shape == saved.shape
 
 
-def _fits_array(live: Any, saved: Any) -> bool:
+def _fits_array(live: Any, saved: Any) -> Any:
     return live.dtype == saved.dtype and live.shape == saved.shape and live.flags.writeable
 
 
@@ -225,12 +226,12 @@ def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1).view(torch.uint8)
 
 
-def _same_plain(a: Any, b: Any) -> bool:
+def _same_plain(a: Any, b: Any) -> Any:
     """Compare anything else by its stored form; what has none is compared as it is."""
     if type(a) is not type(b):
         return False
     if isinstance(a, float):
-        return a.hex() == b.hex()
+        return struct.pack("d", a) == struct.pack("d", b)
     if isinstance(a, (np.ndarray, np.generic)):
         return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
-    return bool(a == b)
+    return a == b

@@ -15,7 +15,7 @@ import torch
 
 from bitproof.state.errors import StateMismatchError, UnsupportedStateError
 from bitproof.state.restore import restore_generator
-from bitproof.state.tree import BITGENERATORS
+from bitproof.state.tree import BIT_GENERATORS
 
 LIMIT = 200_000
 """Objects that a search looks at before it gives up, and says so."""
@@ -165,7 +165,7 @@ def _is_known(generator: Any) -> bool:
     if isinstance(generator, np.random.Generator):
         generator = generator.bit_generator
     if isinstance(generator, np.random.BitGenerator):
-        return BITGENERATORS.get(type(generator).__name__) is type(generator)
+        return BIT_GENERATORS.get(type(generator).__name__) is type(generator)
     return type(generator) in {random.Random, torch.Generator, np.random.RandomState}
 
 

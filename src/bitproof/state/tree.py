@@ -289,8 +289,8 @@ class _Writer:
         if kind in _IMMUTABLE:
             return _scalar(value)
         if kind in _DICTS or kind is collections.Counter:
-            items = [(self.node(key, path), self.node(item, (*path, key))) for key, item in value.items()]
-            return nodes.Counter(items) if kind is collections.Counter else nodes.Dict(items)
+            pairs = [(self.node(key, path), self.node(item, (*path, key))) for key, item in value.items()]
+            return nodes.Counter(pairs) if kind is collections.Counter else nodes.Dict(pairs)
         if kind in _SETS:
             members = sorted((self.node(item, path) for item in value), key=nodes.write_node)
             return nodes.Set(members) if kind is set else nodes.FrozenSet(members)
@@ -569,7 +569,7 @@ def _make_random_state(state: Any) -> np.random.RandomState:
     kind = BIT_GENERATORS.get(state["bit_generator"])
     if kind is None:
         raise StateCorruptError(f"the state document names a bit generator {state['bit_generator']!r}")
-    made = np.random.RandomState(kind())  # type: ignore[arg-type]  # any bit generator will do
+    made = np.random.RandomState(kind())
     made.set_state(state)
     return made
 
@@ -602,7 +602,7 @@ def _carry_array(array: Any) -> torch.Tensor:
 
 def _scalar(value: Any) -> Node:
     if isinstance(value, bool) or value is None:
-        return value  # type: ignore[no-any-return]
+        return value
     if isinstance(value, int):
         return value if value in _INT64 else nodes.Int(hex(value))
     if isinstance(value, float):
