@@ -300,7 +300,9 @@ def test_groups_declared_in_another_order_are_matched_by_name() -> None:
     swapped.param_groups[0]["params"].reverse()
     report = restore({"model": other, "optimizer": swapped}, saved)
     assert_complete(report)
-    assert report.notes == ("optimizer: its groups were declared in another order: the live ones are the saved ones [1, 0]",)
+    assert report.notes == (
+        "optimizer: its groups were declared in another order: the live ones are the saved ones [1, 0]",
+    )
     assert [group["lr"] for group in swapped.param_groups] == [0.2, 0.01]
     for old, new in zip(model.parameters(), other.parameters(), strict=True):
         assert torch.equal(optimizer.state[old]["momentum_buffer"], swapped.state[new]["momentum_buffer"])
@@ -451,11 +453,17 @@ def test_parameters_of_no_module_are_carried_by_their_optimizer() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda m: setattr(m, "inner", nn.Linear(4, 5)), "parameter inner.weight: saved float32 of shape [4, 4], live float32 of shape [5, 4]"),
+        (
+            lambda m: setattr(m, "inner", nn.Linear(4, 5)),
+            "parameter inner.weight: saved float32 of shape [4, 4], live float32 of shape [5, 4]",
+        ),
         (lambda m: m.double(), "saved float32 of shape [4, 4], live float64 of shape [4, 4]"),
         (lambda m: delattr(m, "norm"), "parameter 'norm.bias', 'norm.weight': saved, not live"),
         (lambda m: setattr(m, "more", nn.Linear(1, 1)), "parameter 'more.bias', 'more.weight': live, not saved"),
-        (lambda m: setattr(m.out, "weight", nn.Parameter(torch.ones(4, 4))), "out.weight: saved tied to inner.weight, live a parameter of its own"),
+        (
+            lambda m: setattr(m.out, "weight", nn.Parameter(torch.ones(4, 4))),
+            "out.weight: saved tied to inner.weight, live a parameter of its own",
+        ),
     ],
     ids=["shape", "dtype", "missing", "unexpected", "tie"],
 )
@@ -485,15 +493,25 @@ def test_wrapper_prefixes_leave_no_trace_in_names() -> None:
     plain = Net()
     torch.manual_seed(1)
     wrapped = OptimizedModule(nn.DataParallel(Net()))
-    report = restore({"model": plain}, stored({"model": wrapped._orig_mod.module}))
-    assert_complete(report)
-    saved = stored({"model": nn.DataParallel(plain)})
-    fresh = Net()
-    (part,) = [p for p in restore({"model": fresh}, saved).parts if p.name == "model"]
-    assert part.status in {"restored", "refused"}
-    names = saved["parts"]["model"]["state"]["parameters"]
-    assert list(names) == list(stored({"model": OptimizedModule(plain)})["parts"]["model"]["state"]["parameters"])
-    assert "inner.weight" in names
+    plain.eval()
+    saved = stored({"model": plain, "optimizer": torch.optim.SGD(plain.parameters())})
+    assert_complete(restore({"model": wrapped, "optimizer": torch.optim.SGD(wrapped.parameters())}, saved))
+    assert bits(wrapped) == bits(plain)
+    assert not wrapped.training
+    assert not wrapped._orig_mod.training
+    again = stored({"model": wrapped})["parts"]["model"]["state"]["parameters"]
+    assert list(again) == list(saved["parts"]["model"]["state"]["parameters"])
+
+
+def test_a_module_that_is_called_module_keeps_its_name() -> None:
+    """Only real wrappers lose their prefix, so a key that does not fit is an error and never left out."""
+    own = nn.Module()
+    own.module = nn.Linear(1, 1)
+    saved = stored({"model": own})
+    assert list(saved["parts"]["model"]["state"]["parameters"]) == ["module.weight", "module.bias"]
+    (part,) = restore({"model": own.module}, saved).of("refused")
+    assert "parameter 'bias', 'weight': live, not saved" in part.detail
+    assert "parameter 'module.bias', 'module.weight': saved, not live" in part.detail
 
 
 class Scaled(nn.Module):
@@ -512,7 +530,10 @@ def test_plain_attributes_that_differ_are_named() -> None:
     report = restore({"model": live}, stored({"model": Scaled(1.0)}))
     assert_complete(report)
     assert live.mean == 2.0
-    assert any("['mean'] is a plain attribute that differs and was left as it is (saved 1.0, live 2.0)" in n for n in report.notes)
+    assert any(
+        "['mean'] is a plain attribute that differs and was left as it is (saved 1.0, live 2.0)" in n
+        for n in report.notes
+    )
     assert any("['table']" in note for note in report.notes)
     assert not restore({"model": live}, stored({"model": live})).notes
 
@@ -587,7 +608,9 @@ def test_a_scaler_made_after_the_restore_goes_on_at_once() -> None:
     expected = scales(scaler, 6)
     assert expected == [2048, 2048, 2048, 4096, 4096, 4096]
     report = restore({}, saved)
-    assert [part.detail for part in report.of("absent")] == ["a GradScaler was saved, nothing of this name is registered here"]
+    assert [part.detail for part in report.of("absent")] == [
+        "a GradScaler was saved, nothing of this name is registered here"
+    ]
     late = make_scaler()
     assert_complete(restore_part("scaler", {"scaler": late}, saved))
     weight = nn.Parameter(torch.ones(1))
@@ -611,7 +634,7 @@ def test_a_scaler_that_is_disabled_now_is_refused() -> None:
 
 
 def test_metrics_come_back_registered_or_inside_a_model() -> None:
-    """torchmetrics' states, lists among them, and their counts survive."""
+    """States of metrics, lists among them, and their counts survive."""
     torchmetrics = pytest.importorskip("torchmetrics")
 
     def make() -> dict[str, Any]:
@@ -660,6 +683,7 @@ def test_anything_with_a_state_dict_comes_back_and_keeps_nothing_of_the_tree() -
     assert saved["parts"]["loader"]["state"] == {"index": 7}
 
 
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
 def test_a_torchdata_loader_goes_on_at_its_batch() -> None:
     """A stateful loader gives the batches that the interrupted one would have given."""
     stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
@@ -720,7 +744,11 @@ def test_generators_are_parts_too() -> None:
     saved = stored(parts)
     expected = [parts["noise"].random(), torch.rand(1, generator=parts["order"]).item(), parts["shuffle"].random()]
     assert_complete(restore(parts, saved))
-    assert [parts["noise"].random(), torch.rand(1, generator=parts["order"]).item(), parts["shuffle"].random()] == expected
+    assert [
+        parts["noise"].random(),
+        torch.rand(1, generator=parts["order"]).item(),
+        parts["shuffle"].random(),
+    ] == expected
     (part, _) = restore(parts | {"noise": np.random.Generator(np.random.MT19937(1))}, saved).of("refused")
     assert "was a PCG64 when it was saved and is a MT19937 now" in part.detail
 
@@ -761,11 +789,17 @@ def test_a_part_that_fails_does_not_keep_others_from_being_restored() -> None:
 
 def test_what_cannot_be_a_part_is_refused_by_name() -> None:
     """A part without a state, and a lazy model before its first batch, are refused with what to do."""
-    with pytest.raises(UnsupportedStateError, match="loss_fn: a function has no state that can be taken; give it state_dict"):
+    with pytest.raises(
+        UnsupportedStateError, match="loss_fn: a function has no state that can be taken; give it state_dict"
+    ):
         capture({"loss_fn": lambda: 1})
-    with pytest.raises(UnsupportedStateError, match="have no value yet; run one batch through it before the first save"):
+    with pytest.raises(
+        UnsupportedStateError, match="have no value yet; run one batch through it before the first save"
+    ):
         capture({"model": nn.LazyLinear(2)})
-    with pytest.raises(UnsupportedStateError, match=r"\['env'\]\['state'\]\['model'\] is a torch.nn.*register the module"):
+    with pytest.raises(
+        UnsupportedStateError, match=r"\['env'\]\['state'\]\['model'\] is a torch.nn.*register the module"
+    ):
         encode(capture({"env": type("Env", (), {"__init__": lambda self: setattr(self, "model", nn.Linear(1, 1))})()}))
     with pytest.raises(StateVersionError, match="has layout 2; this bitproof reads layout 1"):
         restore({}, stored({}) | {"layout": 2})

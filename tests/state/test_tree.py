@@ -7,7 +7,7 @@ import math
 import pickle
 import random
 import struct
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -318,10 +318,11 @@ class Color(enum.IntEnum):
     RED = 1
 
 
-class Point(collections.namedtuple("Point", "x y")):
+class Point(NamedTuple):
     """A named tuple."""
 
-    __slots__ = ()
+    x: int
+    y: int
 
 
 @pytest.mark.parametrize(
@@ -404,8 +405,14 @@ TENSOR = {"is": "tensor", "name": "t", "dtype": "float32", "shape": [2]}
         (_document({"is": "float", "bits": "zz"}), "cannot be read"),
         (_document({"is": "dtype", "name": "load"}), "this torch"),
         (_document({**TENSOR, "name": "missing"}), "needs the tensor 'missing'"),
-        (_document({**TENSOR, "dtype": "int8"}), "is float32 of shape [2]; the state document expects int8 of shape [2]"),
-        (_document({**TENSOR, "shape": [3]}), "is float32 of shape [2]; the state document expects float32 of shape [3]"),
+        (
+            _document({**TENSOR, "dtype": "int8"}),
+            "is float32 of shape [2]; the state document expects int8 of shape [2]",
+        ),
+        (
+            _document({**TENSOR, "shape": [3]}),
+            "is float32 of shape [2]; the state document expects float32 of shape [3]",
+        ),
         (_document({**TENSOR, "dtype": "qint8"}), "no stored form"),
         (_document({**TENSOR, "offset": 4}), "cannot be read"),
         (_document({**TENSOR, "offset": 0, "strides": [9]}), "cannot be read"),

@@ -16,9 +16,10 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from bitproof.state import rng
 from bitproof.state.errors import StateMismatchError, StateVersionError, UnsupportedStateError
+from bitproof.state.generators import GENERATORS, restore_generator
 from bitproof.state.modules import capture_module, named_parameters, restore_module
 from bitproof.state.optimizers import capture_optimizer, restore_optimizer
-from bitproof.state.restore import differences, restore_generator, restore_into
+from bitproof.state.restore import differences, restore_into
 from bitproof.state.tree import snapshot
 
 LAYOUT = 1
@@ -98,6 +99,7 @@ def restore(components: Mapping[str, Any], tree: Mapping[str, Any]) -> Report:
         StateVersionError: the tree was made by another version.
 
     Example:
+        >>> from bitproof.state import decode, encode
         >>> model = nn.Linear(1, 1)
         >>> document, tensors = encode(capture({"model": model}))
         >>> restore({"model": model}, decode(document, tensors)).complete
@@ -146,7 +148,7 @@ def kind_of(component: Any) -> Kind:
         return "scaler"
     if isinstance(component, LRScheduler):
         return "scheduler"
-    if isinstance(component, rng.GENERATORS):
+    if isinstance(component, GENERATORS):
         return "generator"
     if callable(getattr(component, "state_dict", None)) and callable(getattr(component, "load_state_dict", None)):
         return "optimizer" if isinstance(getattr(component, "param_groups", None), list) else "stateful"

@@ -5,7 +5,7 @@ unreachable leftovers are collected before anything is named.
 """
 
 import gc
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +17,8 @@ from torch.optim.swa_utils import AveragedModel
 from bitproof.state import rng
 from bitproof.state.modules import named_parameters
 from bitproof.state.optimizers import inner_optimizers
+
+Judge = Callable[[Any], Iterable["Forgotten"]]
 
 
 class Forgotten(NamedTuple):
@@ -58,26 +60,17 @@ def forgotten(components: Mapping[str, Any]) -> list[Forgotten]:
 
 def _scan(components: Mapping[str, Any]) -> list[Forgotten]:
     parts = _Registered(components)
+    judges: dict[type, Judge | None] = {}
     found: list[Forgotten] = []
     for candidate in gc.get_objects():
         kind = type(candidate)  # not isinstance(): a proxy would answer with code of its own
-        if id(candidate) in parts.carried:
-            continue
-        if issubclass(kind, Optimizer):
-            found += parts.judge_optimizer(candidate)
-        elif issubclass(kind, AveragedModel):
-            found += parts.judge_average(candidate)
-        elif issubclass(kind, nn.Module):
-            found += parts.judge_module(candidate)
-        elif issubclass(kind, torch.amp.GradScaler):
-            found += parts.judge_scaler(candidate)
-        elif issubclass(kind, LRScheduler) or _looks_like_scheduler(kind):
-            found += parts.judge_scheduler(candidate)
+        if kind in judges:
+            judge = judges[kind]
+        else:
+            judge = judges[kind] = parts.judge_of(kind)
+        if judge is not None and id(candidate) not in parts.carried:
+            found += judge(candidate)
     return found
-
-
-def _looks_like_scheduler(kind: type) -> bool:
-    return all(callable(getattr(kind, name, None)) for name in ("step", "state_dict", "load_state_dict"))
 
 
 class _Registered:
@@ -114,6 +107,20 @@ class _Registered:
         elif callable(getattr(component, "state_dict", None)) or hasattr(component, "__dict__"):
             # It says itself what it carries: trust it with all that it holds.
             self.carried |= rng.reachable({name: component})
+
+    def judge_of(self, kind: type) -> "Judge | None":
+        """Return what judges objects of a class; None for almost all classes."""
+        for base, judge in (
+            (Optimizer, self.judge_optimizer),
+            (AveragedModel, self.judge_average),
+            (nn.Module, self.judge_module),
+            (torch.amp.GradScaler, self.judge_scaler),
+            (LRScheduler, self.judge_scheduler),
+        ):
+            if base in kind.__mro__:
+                return judge
+        defined = {name for base in kind.__mro__ for name in base.__dict__}
+        return self.judge_scheduler if defined >= {"step", "state_dict", "load_state_dict"} else None
 
     def judge_optimizer(self, optimizer: Any) -> Iterator[Forgotten]:
         if not isinstance(getattr(optimizer, "param_groups", None), list) or id(optimizer.state) in self._states:

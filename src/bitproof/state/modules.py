@@ -123,8 +123,8 @@ def restore_module(module: nn.Module, saved: Mapping[str, Any]) -> list[str]:
             overwrite(buffer, value)
         elif buffer is not value:
             setattr(holder, key, None if value is None else value.to(_device_of(module), copy=True))
-    for path, training in saved["training"].items():
-        submodules[path].training = training
+    for path, submodule in named_submodules(module):  # a wrapper has the name of what it wraps
+        submodule.training = saved["training"][path]
     for path, submodule in _with_extra_state(module):
         submodule.set_extra_state(snapshot(saved["extra"][path]))
     for path, submodule in _metrics(module):

@@ -1,7 +1,6 @@
 """Put saved values into live objects, so that whoever holds those objects sees them."""
 
 import collections
-import random
 import struct
 from collections.abc import Iterator
 from typing import Any
@@ -10,11 +9,11 @@ import numpy as np
 import torch
 
 from bitproof.state.dtypes import AS_BYTES
-from bitproof.state.errors import StateMismatchError
-from bitproof.state.tree import Path, generator_state, say, snapshot
+from bitproof.state.generators import GENERATORS, generator_state, restore_generator
+from bitproof.state.paths import Path, say
+from bitproof.state.tree import encode, snapshot
 
 _DICTS = (dict, collections.OrderedDict, collections.defaultdict, collections.Counter)
-_GENERATORS = (random.Random, torch.Generator, np.random.Generator, np.random.RandomState, np.random.BitGenerator)
 
 
 def restore_into(live: Any, saved: Any, device: torch.device | None = None) -> Any:
@@ -85,8 +84,8 @@ class _Restorer:
                 live[...] = saved
                 return live
             return saved.copy(order="K")
-        if isinstance(saved, _GENERATORS):
-            if isinstance(live, _GENERATORS):
+        if isinstance(saved, GENERATORS):
+            if isinstance(live, GENERATORS):
                 restore_generator(live, saved, path)
                 return live
             return snapshot(saved)
@@ -146,7 +145,7 @@ def differences(saved: Any, live: Any, path: Path = ()) -> Iterator[str]:
             yield f"{say(path)}: saved {len(saved)} items, live {len(live)}"
         for index, (a, b) in enumerate(zip(saved, live, strict=False)):
             yield from differences(a, b, (*path, index))
-    elif isinstance(saved, _GENERATORS) and type(saved) is type(live):
+    elif isinstance(saved, GENERATORS) and type(saved) is type(live):
         yield from differences(generator_state(saved), generator_state(live), path)
     elif not _same_plain(saved, live):
         yield f"{say(path)}: saved {describe(saved)}, live {describe(live)}"
@@ -161,57 +160,6 @@ def describe(value: Any) -> str:
         return f"{dtype} of shape {list(value.shape)}"
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "…"
-
-
-def restore_generator(live: Any, saved: Any, path: Path = ()) -> None:
-    """Put a generator into the state of another, in place.
-
-    Args:
-        live: the generator to change.
-        saved: one of the same class; NumPy generators also need the same bit generator.
-        path: where it is, for the message.
-
-    Raises:
-        StateMismatchError: the kinds differ, or the live one has spawned more children than the saved one had.
-    """
-    if isinstance(live, np.random.Generator) and isinstance(saved, np.random.Generator):
-        live, saved = live.bit_generator, saved.bit_generator
-    if type(live) is not type(saved):
-        msg = f"{say(path)} was a {type(saved).__name__} when it was saved and is a {type(live).__name__} now; make the same kind of generator"
-        raise StateMismatchError(msg)
-    if isinstance(live, random.Random):
-        live.setstate(saved.getstate())
-    elif isinstance(live, torch.Generator):
-        if live.device.type != saved.device.type:
-            msg = f"{say(path)} was a generator for {saved.device} when it was saved and is one for {live.device} now"
-            raise StateMismatchError(msg)
-        live.set_state(saved.get_state())
-    elif isinstance(live, np.random.RandomState):
-        state: Any = saved.get_state(legacy=False)
-        now: Any = live.get_state(legacy=False)
-        if state["bit_generator"] != now["bit_generator"]:
-            msg = f"{say(path)} drew from {state['bit_generator']} when it was saved and draws from {now['bit_generator']} now"
-            raise StateMismatchError(msg)
-        live.set_state(state)
-    else:
-        live.state = saved.state
-        _restore_spawning(live, saved, path)
-
-
-def _restore_spawning(live: np.random.BitGenerator, saved: np.random.BitGenerator, path: Path) -> None:
-    """Bring the count of spawned children to the saved one: it decides what the next child will be."""
-    old, new = saved.seed_seq, live.seed_seq
-    if type(old) is not np.random.SeedSequence or type(new) is not np.random.SeedSequence:
-        return
-    if old.n_children_spawned == 0 and new.n_children_spawned == 0:
-        return
-    if old.state != new.state or new.n_children_spawned > old.n_children_spawned:
-        # A seed sequence can only be run forward.
-        now = {"entropy": new.entropy, "n_children_spawned": new.n_children_spawned}
-        was = {"entropy": old.entropy, "n_children_spawned": old.n_children_spawned}
-        msg = f"{say(path)} has spawned children, and its seed sequence cannot be put back: saved {was}, live {now}. Make it from the same seed before restoring."
-        raise StateMismatchError(msg)
-    new.spawn(old.n_children_spawned - new.n_children_spawned)
 
 
 def _fits(live: torch.Tensor, saved: torch.Tensor) -> bool:
@@ -232,6 +180,8 @@ def _same_plain(a: Any, b: Any) -> Any:
         return False
     if isinstance(a, float):
         return struct.pack("d", a) == struct.pack("d", b)
+    if isinstance(a, (complex, set, frozenset)):
+        return encode(a).document == encode(b).document  # −0.0 and NaN, which == would mistake
     if isinstance(a, (np.ndarray, np.generic)):
         return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
     return a == b

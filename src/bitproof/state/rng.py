@@ -14,13 +14,11 @@ import numpy as np
 import torch
 
 from bitproof.state.errors import StateMismatchError, UnsupportedStateError
-from bitproof.state.restore import restore_generator
-from bitproof.state.tree import BIT_GENERATORS
+from bitproof.state.generators import BIT_GENERATORS, GENERATORS, restore_generator
 
 LIMIT = 200_000
 """Objects that a search looks at before it gives up, and says so."""
 
-GENERATORS = (random.Random, torch.Generator, np.random.Generator, np.random.RandomState, np.random.BitGenerator)
 _LEAVES = frozenset({type(None), bool, int, float, complex, str, bytes, bytearray, range, slice})
 _OPAQUE = (type, types.ModuleType, types.BuiltinFunctionType, torch.Tensor, np.generic, torch.dtype, torch.device)
 
