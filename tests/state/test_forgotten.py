@@ -1,6 +1,7 @@
 """What was forgotten is named, and nothing else is."""
 
 import gc
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -173,3 +174,14 @@ def test_looking_runs_no_code_of_what_it_meets() -> None:
     proxy = [Proxy()]
     assert not forgotten(parts())
     assert proxy
+
+
+class Odd(random.Random):
+    """A generator that keeps more than its base."""
+
+
+def test_a_generator_of_an_unknown_class_is_named() -> None:
+    """A generator whose whole state cannot be taken is named by its path, since it would not be saved."""
+    ((what, why),) = names(parts() | {"noise": {"odd": Odd(1), "good": random.Random(1)}})
+    assert what.endswith("Odd")
+    assert why == "draws at noise['odd'], and the state of its class cannot be taken"

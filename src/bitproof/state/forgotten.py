@@ -15,8 +15,10 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel
 
 from bitproof.state import rng
+from bitproof.state.generators import is_known
 from bitproof.state.modules import named_parameters
 from bitproof.state.optimizers import inner_optimizers
+from bitproof.state.paths import type_name
 
 Judge = Callable[[Any], Iterable["Forgotten"]]
 
@@ -36,7 +38,8 @@ def forgotten(components: Mapping[str, Any]) -> list[Forgotten]:
 
     Looked for are schedulers of a registered optimizer; optimizers that wrap a registered one or update registered
     parameters; averages of a registered model; modules whose parameters a registered optimizer updates; and gradient
-    scalers in use, if an optimizer is registered. What a registered part carries (the inner schedulers of a
+    scalers in use, if an optimizer is registered; and generators inside registered objects whose state cannot be
+    taken. What a registered part carries (the inner schedulers of a
     ``SequentialLR``, the inner optimizer of a wrapping one, a submodule) counts as registered.
 
     Args:
@@ -52,10 +55,18 @@ def forgotten(components: Mapping[str, Any]) -> list[Forgotten]:
         >>> [finding.what for finding in forgotten({"optimizer": optimizer})]
         ['StepLR']
     """
-    if not _scan(components):
-        return []
-    gc.collect()  # an old scheduler and its optimizer often hold each other
-    return sorted(set(_scan(components)))
+    found = list(_unknown_generators(components))
+    if _scan(components):
+        gc.collect()  # an old scheduler and its optimizer often hold each other
+        found += _scan(components)
+    return sorted(set(found))
+
+
+def _unknown_generators(components: Mapping[str, Any]) -> Iterator[Forgotten]:
+    for path, generator in rng.find_generators(components).found:
+        if not is_known(generator):
+            why = f"draws at {path}, and the state of its class cannot be taken"
+            yield Forgotten(type_name(generator), why, "use a generator of NumPy, random.Random or torch.Generator")
 
 
 def _scan(components: Mapping[str, Any]) -> list[Forgotten]:

@@ -16,6 +16,15 @@ BIT_GENERATORS: Mapping[str, type[np.random.BitGenerator]] = {
 }
 
 
+def is_known(generator: Any) -> bool:
+    """Tell whether a generator's whole state can be taken; a subclass may keep more than its base."""
+    if type(generator) is np.random.Generator:
+        generator = generator.bit_generator
+    if isinstance(generator, np.random.BitGenerator):
+        return BIT_GENERATORS.get(type(generator).__name__) is type(generator)
+    return type(generator) in {random.Random, torch.Generator, np.random.RandomState}
+
+
 def generator_state(generator: Any, path: Path = ()) -> Any:
     """Return a generator's state as plain data, without drawing from it.
 
@@ -26,9 +35,9 @@ def generator_state(generator: Any, path: Path = ()) -> Any:
     Raises:
         UnsupportedStateError: it is of a class whose state is not known.
     """
+    if not is_known(generator):
+        raise _unknown(generator, path)
     if isinstance(generator, random.Random):
-        if isinstance(generator, random.SystemRandom):
-            raise _unknown(generator, path)
         return generator.getstate()
     if isinstance(generator, torch.Generator):
         return generator.get_state()
@@ -36,9 +45,6 @@ def generator_state(generator: Any, path: Path = ()) -> Any:
         return generator.bit_generator
     if isinstance(generator, np.random.RandomState):
         return generator.get_state(legacy=False)
-    name = type(generator).__name__
-    if BIT_GENERATORS.get(name) is not type(generator):
-        raise _unknown(generator, path)
     seed = generator.seed_seq
     spawning = None
     if type(seed) is np.random.SeedSequence:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from bitproof.state.errors import StateMismatchError, UnsupportedStateError
-from bitproof.state.generators import BIT_GENERATORS, GENERATORS, restore_generator
+from bitproof.state.generators import GENERATORS, is_known, restore_generator
 
 LIMIT = 200_000
 """Objects that a search looks at before it gives up, and says so."""
@@ -137,7 +137,7 @@ def _search(parts: Mapping[str, Any]) -> tuple[Search, set[int]]:
 
 def capture_found(found: list[Found]) -> dict[str, Any]:
     """Return the generators themselves by path, for the codec to read; those of an unknown class are left out."""
-    return {path: generator for path, generator in found if _is_known(generator)}
+    return {path: generator for path, generator in found if is_known(generator)}
 
 
 def restore_found(found: list[Found], saved: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
@@ -157,14 +157,6 @@ def restore_found(found: list[Found], saved: Mapping[str, Any]) -> Iterator[tupl
             yield path, str(error)
         else:
             yield path, None
-
-
-def _is_known(generator: Any) -> bool:
-    if isinstance(generator, np.random.Generator):
-        generator = generator.bit_generator
-    if isinstance(generator, np.random.BitGenerator):
-        return BIT_GENERATORS.get(type(generator).__name__) is type(generator)
-    return type(generator) in {random.Random, torch.Generator, np.random.RandomState}
 
 
 def _children(path: str, value: Any) -> Iterator[tuple[str, Any]]:
