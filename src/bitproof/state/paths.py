@@ -1,8 +1,10 @@
 """Where something is in a state tree."""
 
+import re
 from typing import Any
 
 Path = tuple[Any, ...]
+_PLAIN = re.compile(r"[\w.\- ]*", re.ASCII)
 
 
 def say(path: Path) -> str:
@@ -23,6 +25,8 @@ def type_name(value: Any) -> str:
 
 def _escape(text: str) -> str:
     """Escape what separates names, and what a terminal or a file name could not show."""
+    if _PLAIN.fullmatch(text):
+        return text
     return "".join(
         char
         if char.isprintable() and char not in "/%#"

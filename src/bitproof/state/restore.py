@@ -76,8 +76,9 @@ class _Restorer:
             return self._sequence(live, saved, path)
         if type(saved) is set:
             kept_set = live if type(live) is set else set()
+            items_now = set(saved)  # the saved one may be the live one
             kept_set.clear()
-            kept_set.update(saved)
+            kept_set.update(items_now)
             return kept_set
         if isinstance(saved, np.ndarray):
             if isinstance(live, np.ndarray) and _fits_array(live, saved):

@@ -33,6 +33,18 @@ class Found(NamedTuple):
     generator: Any
 
 
+class _Place(NamedTuple):
+    """Where an object was met; written out only for a generator."""
+
+    holder: "_Place | None"
+    step: str
+    key: Any
+
+    def __str__(self) -> str:
+        where = "" if self.holder is None else str(self.holder)
+        return f"{where}[{self.key!r}]" if self.step == "[" else f"{where}{self.step}{self.key}"
+
+
 class Search(NamedTuple):
     """What a search found."""
 
@@ -112,12 +124,12 @@ def reachable(parts: Mapping[str, Any]) -> set[int]:
 
 def _search(parts: Mapping[str, Any]) -> tuple[Search, set[int]]:
     globals_ = {id(torch.default_generator), id(getattr(random.random, "__self__")), id(np.random.mtrand._rand)}  # noqa: B009, SLF001
-    waiting = collections.deque(parts.items())
+    waiting = collections.deque((_Place(None, "", name), part) for name, part in parts.items())
     seen = set(globals_)
     found: list[Found] = []
     kept: list[Any] = []  # an id is only good while its object lives
     while waiting:
-        path, value = waiting.popleft()
+        place, value = waiting.popleft()
         kind = type(value)
         if kind in _LEAVES or id(value) in seen:
             continue
@@ -127,11 +139,11 @@ def _search(parts: Mapping[str, Any]) -> tuple[Search, set[int]]:
         kept.append(value)
         if isinstance(value, GENERATORS):
             if not isinstance(value, random.SystemRandom):
-                found.append(Found(path, value))
+                found.append(Found(str(place), value))
             if isinstance(value, np.random.Generator):
                 seen.add(id(value.bit_generator))
         elif not issubclass(kind, _OPAQUE):
-            waiting.extend(_children(path, value))
+            waiting.extend(_children(place, value))
     return Search(found, complete=True), seen
 
 
@@ -159,48 +171,54 @@ def restore_found(found: list[Found], saved: Mapping[str, Any]) -> Iterator[tupl
             yield path, None
 
 
-def _children(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+def _children(place: _Place, value: Any) -> Iterator[tuple[_Place, Any]]:
     if isinstance(value, np.ndarray):
         if value.dtype.hasobject:
-            yield from ((f"{path}.flat[{i}]", item) for i, item in enumerate(value.flat))
+            yield from ((_Place(_Place(place, ".", "flat"), "[", i), item) for i, item in enumerate(value.flat))
         return
     if isinstance(value, dict):
-        yield from ((f"{path}[{key!r}]", item) for key, item in list(value.items()))
+        for number, (key, item) in enumerate(list(value.items())):
+            if type(item) not in _LEAVES:
+                # Another key than a plain one has no stable text; its place in the dict has.
+                yield (_Place(place, "[", key) if type(key) in _LEAVES else _Place(place, "#", number)), item
     elif isinstance(value, (list, tuple, collections.deque)):
-        yield from ((f"{path}[{i}]", item) for i, item in enumerate(list(value)))
+        for number, item in enumerate(list(value)):
+            if type(item) not in _LEAVES:
+                yield _Place(place, "[", number), item
     elif isinstance(value, functools.partial):
-        yield from ((f"{path}.func", value.func), (f"{path}.args", value.args), (f"{path}.keywords", value.keywords))
+        for name, item in (("func", value.func), ("args", value.args), ("keywords", value.keywords)):
+            yield _Place(place, ".", name), item
     elif isinstance(value, types.MethodType):
-        yield f"{path}.__self__", value.__self__
+        yield _Place(place, ".", "__self__"), value.__self__
         return
     elif isinstance(value, types.FunctionType):
-        yield f"{path}.__defaults__", value.__defaults__
-        names = value.__code__.co_freevars
-        for name, cell in zip(names, value.__closure__ or (), strict=True):
+        yield _Place(place, ".", "__defaults__"), value.__defaults__
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
             try:
-                yield f"{path}:{name}", cell.cell_contents
+                yield _Place(place, ":", name), cell.cell_contents
             except ValueError:  # a variable that was never bound
                 continue
         return
-    yield from _attributes(path, value)
+    yield from ((_Place(place, ".", name), item) for name, item in _attributes(value) if type(item) not in _LEAVES)
 
 
-def _attributes(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, torch.nn.Module):
+        yield from value._modules.items()  # noqa: SLF001
+        yield from ((name, item) for name, item in vars(value).items() if name not in _REGISTERED)
+        return
     try:
         attributes = object.__getattribute__(value, "__dict__")  # not the object's own code
     except AttributeError:
         attributes = None
-    if isinstance(value, torch.nn.Module):
-        yield from ((f"{path}.{name}", child) for name, child in value._modules.items())  # noqa: SLF001
-        attributes = {name: item for name, item in vars(value).items() if name not in _REGISTERED}
     if isinstance(attributes, dict):
-        yield from ((f"{path}.{name}", item) for name, item in list(attributes.items()))
+        yield from list(attributes.items())
     for kind in type(value).__mro__:
         slots = kind.__dict__.get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:
             member = kind.__dict__.get(name)
             if isinstance(member, types.MemberDescriptorType):
                 try:
-                    yield f"{path}.{name}", member.__get__(value, kind)
+                    yield name, member.__get__(value, kind)
                 except AttributeError:  # a slot that was never set
                     continue
