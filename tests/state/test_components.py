@@ -803,3 +803,28 @@ def test_what_cannot_be_a_part_is_refused_by_name() -> None:
         encode(capture({"env": type("Env", (), {"__init__": lambda self: setattr(self, "model", nn.Linear(1, 1))})()}))
     with pytest.raises(StateVersionError, match="has layout 2; this bitproof reads layout 1"):
         restore({}, stored({}) | {"layout": 2})
+
+
+@pytest.mark.parametrize("evaluating", [False, True])
+def test_a_schedule_free_optimizer_goes_on_from_either_mode(evaluating: bool) -> None:
+    """A real optimizer that holds two sets of weights goes on bit for bit, saved in train or in eval mode."""
+    schedulefree = pytest.importorskip("schedulefree")
+
+    def make(seed: int) -> dict[str, Any]:
+        torch.manual_seed(seed)
+        model = Net()
+        optimizer = schedulefree.AdamWScheduleFree(model.parameters(), lr=0.01, warmup_steps=3)
+        optimizer.train()
+        return {"model": model, "optimizer": optimizer}
+
+    parts = make(0)
+    train(parts["model"], parts["optimizer"], None, 5)
+    if evaluating:
+        parts["optimizer"].eval()
+    saved = stored(parts)
+    parts["optimizer"].train()
+    expected = continue_from(parts, 3)
+    fresh = make(1)
+    assert_complete(restore(fresh, saved))
+    fresh["optimizer"].train()
+    assert continue_from(fresh, 3) == expected

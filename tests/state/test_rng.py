@@ -169,3 +169,17 @@ def test_a_devices_generator_comes_back() -> None:
     expected = [torch.rand(3, device="cuda").tolist(), torch.rand(3, device="cuda", generator=own).tolist()]
     assert restore({"own": own}, saved).complete
     assert [torch.rand(3, device="cuda").tolist(), torch.rand(3, device="cuda", generator=own).tolist()] == expected
+
+
+def test_a_search_runs_no_code_of_keys_and_objects() -> None:
+    """A key that cannot be printed and an object that answers for its attributes are passed by."""
+
+    class Loud:
+        def __repr__(self) -> str:
+            raise AssertionError
+
+        def __getattribute__(self, name: str) -> Any:
+            raise AssertionError(name)
+
+    loud = Loud()
+    assert [path for path, _ in rng.find_generators({"a": {loud: [random.Random(1)], "b": loud}}).found] == ["a#0[0]"]

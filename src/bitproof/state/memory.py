@@ -15,27 +15,21 @@ ALIGNMENT = 16  # the widest element, complex128
 
 
 class View(NamedTuple):
-    """Elements somewhere in memory."""
+    """Elements somewhere in memory. Views sort by address."""
 
     space: str
     """The device whose addresses these are."""
+    first: int
+    """The lowest address of any byte."""
+    end: int
+    """The address after the last byte."""
     start: int
+    """The address of the first element."""
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     """In bytes."""
     width: int
     """Bytes of an element."""
-
-    @property
-    def first(self) -> int:
-        """The lowest address of any byte."""
-        return self.start + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True) if s < 0)
-
-    @property
-    def end(self) -> int:
-        """The address after the last byte."""
-        span = sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True) if s > 0)
-        return self.start + span + self.width
 
     @property
     def dense(self) -> bool:
@@ -63,16 +57,27 @@ class View(NamedTuple):
         return True
 
 
+def view(space: str, start: int, shape: tuple[int, ...], strides: tuple[int, ...], width: int) -> View:
+    """Describe elements by where the first lies and their strides in bytes."""
+    reach = [(n - 1) * stride for n, stride in zip(shape, strides, strict=True)]
+    first = start + sum(r for r in reach if r < 0)
+    end = start + sum(r for r in reach if r > 0) + width
+    return View(space, first, end, start, shape, strides, width)
+
+
 def view_of_tensor(tensor: torch.Tensor) -> View:
     """Describe where a strided tensor's elements lie."""
-    width = tensor.element_size()
-    strides = tuple(stride * width for stride in tensor.stride())
-    return View(str(tensor.device), tensor.data_ptr(), tuple(tensor.shape), strides, width)
+    width, start = tensor.element_size(), tensor.data_ptr()
+    space = "cpu" if tensor.is_cpu else str(tensor.device)
+    strides = tuple([stride * width for stride in tensor.stride()])
+    if tensor.is_contiguous():  # by far the most
+        return View(space, start, start + tensor.nbytes, start, tuple(tensor.shape), strides, width)
+    return view(space, start, tuple(tensor.shape), strides, width)
 
 
 def view_of_array(array: "np.ndarray[tuple[int, ...], np.dtype[np.generic]]") -> View:
     """Describe where a NumPy array's elements lie."""
-    return View("cpu", array.__array_interface__["data"][0], array.shape, array.strides, array.itemsize)
+    return view("cpu", array.__array_interface__["data"][0], array.shape, array.strides, array.itemsize)
 
 
 def sharing(views: Iterable[View]) -> list[list[View]]:
@@ -84,7 +89,7 @@ def sharing(views: Iterable[View]) -> list[list[View]]:
     Returns:
         The groups of two or more, each sorted by address.
     """
-    ordered = sorted(set(views), key=lambda view: (view.space, view.first, view.end))
+    ordered = sorted(set(views))
     groups: list[list[View]] = []
     cluster: list[View] = []
     end = 0

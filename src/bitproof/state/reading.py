@@ -138,7 +138,7 @@ class Reader:
             key = (node.name, dtype, tuple(node.strides))
             if key not in self._strided:
                 logical = self._seen_through(node, dtype, node.shape)
-                if not memory.View("", 0, tuple(node.shape), tuple(node.strides), 1).dense:
+                if not memory.view("", 0, tuple(node.shape), tuple(node.strides), 1).dense:
                     raise StateCorruptError(
                         f"the tensor {node.name!r} has strides {node.strides} with gaps or overlaps"
                     )

@@ -130,17 +130,17 @@ def _search(parts: Mapping[str, Any]) -> tuple[Search, set[int]]:
     kept: list[Any] = []  # an id is only good while its object lives
     while waiting:
         place, value = waiting.popleft()
-        kind = type(value)
+        kind = type(value)  # not isinstance(): a proxy would answer with code of its own
         if kind in _LEAVES or id(value) in seen:
             continue
         if len(seen) >= LIMIT:
             return Search(found, complete=False), seen
         seen.add(id(value))
         kept.append(value)
-        if isinstance(value, GENERATORS):
-            if not isinstance(value, random.SystemRandom):
+        if issubclass(kind, GENERATORS):
+            if not issubclass(kind, random.SystemRandom):
                 found.append(Found(str(place), value))
-            if isinstance(value, np.random.Generator):
+            if issubclass(kind, np.random.Generator):
                 seen.add(id(value.bit_generator))
         elif not issubclass(kind, _OPAQUE):
             waiting.extend(_children(place, value))
@@ -172,26 +172,27 @@ def restore_found(found: list[Found], saved: Mapping[str, Any]) -> Iterator[tupl
 
 
 def _children(place: _Place, value: Any) -> Iterator[tuple[_Place, Any]]:
-    if isinstance(value, np.ndarray):
+    kind = type(value)
+    if issubclass(kind, np.ndarray):
         if value.dtype.hasobject:
             yield from ((_Place(_Place(place, ".", "flat"), "[", i), item) for i, item in enumerate(value.flat))
         return
-    if isinstance(value, dict):
+    if issubclass(kind, dict):
         for number, (key, item) in enumerate(list(value.items())):
             if type(item) not in _LEAVES:
                 # Another key than a plain one has no stable text; its place in the dict has.
                 yield (_Place(place, "[", key) if type(key) in _LEAVES else _Place(place, "#", number)), item
-    elif isinstance(value, (list, tuple, collections.deque)):
+    elif issubclass(kind, (list, tuple, collections.deque)):
         for number, item in enumerate(list(value)):
             if type(item) not in _LEAVES:
                 yield _Place(place, "[", number), item
-    elif isinstance(value, functools.partial):
+    elif issubclass(kind, functools.partial):
         for name, item in (("func", value.func), ("args", value.args), ("keywords", value.keywords)):
             yield _Place(place, ".", name), item
-    elif isinstance(value, types.MethodType):
+    elif issubclass(kind, types.MethodType):
         yield _Place(place, ".", "__self__"), value.__self__
         return
-    elif isinstance(value, types.FunctionType):
+    elif issubclass(kind, types.FunctionType):
         yield _Place(place, ".", "__defaults__"), value.__defaults__
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
             try:
@@ -203,7 +204,8 @@ def _children(place: _Place, value: Any) -> Iterator[tuple[_Place, Any]]:
 
 
 def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, torch.nn.Module):
+    kind = type(value)
+    if issubclass(kind, torch.nn.Module):
         yield from value._modules.items()  # noqa: SLF001
         yield from ((name, item) for name, item in vars(value).items() if name not in _REGISTERED)
         return
@@ -213,10 +215,10 @@ def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
         attributes = None
     if isinstance(attributes, dict):
         yield from list(attributes.items())
-    for kind in type(value).__mro__:
-        slots = kind.__dict__.get("__slots__", ())
+    for base in kind.__mro__:
+        slots = base.__dict__.get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:
-            member = kind.__dict__.get(name)
+            member = base.__dict__.get(name)
             if isinstance(member, types.MemberDescriptorType):
                 try:
                     yield name, member.__get__(value, kind)

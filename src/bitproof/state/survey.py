@@ -59,6 +59,8 @@ class Survey:
         """Plain data of each generator, read once."""
         self._seen: set[int] = set()
         self._open: set[int] = set()
+        self.views: dict[int, memory.View] = {}
+        """Where each tensor and array lies, by its identity."""
         self._leaves: list[_Leaf] = []
 
     def visit(self, value: Any, path: Path = (), depth: int = 0) -> None:
@@ -99,7 +101,7 @@ class Survey:
             self._visit_tensor(value, path)
         elif kind is np.ndarray:
             self._describe(value.dtype, path)
-            self._leaves.append(_Leaf(value, memory.view_of_array(value), path, None))
+            self._leaf(value, memory.view_of_array(value), path, None)
         elif isinstance(value, np.generic):
             self._describe(value.dtype, path)
         elif isinstance(value, GENERATORS):
@@ -123,10 +125,14 @@ class Survey:
         plain = type(tensor) in {torch.Tensor, torch.nn.Parameter}
         if not plain or tensor.layout is not torch.strided or tensor.device.type == "meta" or tensor.is_quantized:
             raise _refusal(tensor, path)
-        if tensor.dtype not in dtypes.STORED | dtypes.AS_BYTES:
+        if tensor.dtype not in dtypes.STORED and tensor.dtype not in dtypes.AS_BYTES:
             msg = f"{say(path)} is a tensor of dtype {tensor.dtype}, which has no stored form; view it as torch.uint8"
             raise UnsupportedStateError(msg)
-        self._leaves.append(_Leaf(tensor, memory.view_of_tensor(tensor), path, tensor.untyped_storage()))
+        self._leaf(tensor, memory.view_of_tensor(tensor), path, tensor.untyped_storage())
+
+    def _leaf(self, value: Any, view: memory.View, path: Path, storage: torch.UntypedStorage | None) -> None:
+        self.views[id(value)] = view
+        self._leaves.append(_Leaf(value, view, path, storage))
 
     def _describe(self, dtype: dtypes.NumpyDType, path: Path) -> None:
         try:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bitproof.state import dtypes, memory, nodes
+from bitproof.state import dtypes, nodes
 from bitproof.state.nodes import Node
 from bitproof.state.paths import Path
 from bitproof.state.survey import DICTS, IMMUTABLE, SEQUENCES, SETS, Block, Survey, is_lazy
@@ -70,10 +70,10 @@ class Writer:
     def _tensor(self, tensor: torch.Tensor) -> Node:
         block = self._blocks[id(tensor)]
         name = self._store(block)
-        view = memory.view_of_tensor(tensor)
+        view = self._survey.views[id(tensor)]
         lazy = is_lazy(tensor)
         strides = None
-        if tensor.nbytes and not view.row_major and not lazy and (block.address is not None or view.dense):
+        if not tensor.is_contiguous() and tensor.nbytes and not lazy and (block.address is not None or view.dense):
             strides = list(tensor.stride())
         offset = view.start - block.address if block.address is not None and not lazy else None
         requires_grad = tensor.requires_grad if type(tensor) is torch.nn.Parameter else None
@@ -82,7 +82,7 @@ class Writer:
     def _array(self, array: "np.ndarray[tuple[int, ...], np.dtype[np.generic]]") -> Node:
         block = self._blocks[id(array)]
         name = self._store(block)
-        view = memory.view_of_array(array)
+        view = self._survey.views[id(array)]
         strides = None
         if array.nbytes and not view.row_major and (block.address is not None or view.dense):
             strides = list(array.strides)
