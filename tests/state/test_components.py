@@ -2,8 +2,10 @@
 
 import collections
 import random
+import re
 import warnings
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -828,3 +830,12 @@ def test_a_schedule_free_optimizer_goes_on_from_either_mode(evaluating: bool) ->
     assert_complete(restore(fresh, saved))
     fresh["optimizer"].train()
     assert continue_from(fresh, 3) == expected
+
+
+def test_the_documented_example_runs() -> None:
+    """The Python block of the documentation page does what it says."""
+    page = (Path(__file__).parents[2] / "docs" / "state.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(block, "docs/state.md", "exec"), names)
+    assert names["report"].complete
