@@ -10,6 +10,16 @@
     │   ├── TrailCorruptError                             damaged or cut bytes
     │   ├── TrailVersionError                             written by another version of the format
     │   └── IncomparableError                             two trails that cannot be compared
+    ├── StoreError                                        a store of checkpoints cannot be used
+    │   ├── StoreNotFoundError       (FileNotFoundError)  there is no store there
+    │   ├── StoreLockedError         (BlockingIOError)    another writer holds it
+    │   ├── StoreFullError           (OSError)            the disk, or a quota, is full
+    │   ├── StoreWriteError          (OSError)            the system refused a write, also when asked again
+    │   ├── StoreVersionError        (ValueError)         written in another version of the format
+    │   ├── CheckpointNotFoundError  (LookupError)        no checkpoint of that step or sequence
+    │   ├── CheckpointCorruptError   (ValueError)         damaged, cut, or pointing out of the store
+    │   ├── CheckpointMismatchError  (ValueError)         its tensors are not those it is loaded into
+    │   └── TornSaveError            (RuntimeError)       a tensor changed while it was being saved
     ├── LaunchError                  (OSError)            the command could not be started
     ├── OutputError                  (OSError)            a user's output folder could not be put back
     ├── ProbeError                   (RuntimeError)       PyTorch lacks something a probe hooks into
@@ -57,6 +67,50 @@ class TrailVersionError(TrailError):
 
 class IncomparableError(TrailError):
     """Two trails are of different models and cannot be compared."""
+
+
+class StoreError(BitproofError):
+    """A store of checkpoints cannot be used."""
+
+    def __str__(self) -> str:
+        """Return the message alone (``OSError`` and ``KeyError`` would decorate it)."""
+        return str(self.args[0])
+
+
+class StoreNotFoundError(StoreError, FileNotFoundError):
+    """There is no store at the path."""
+
+
+class StoreLockedError(StoreError, BlockingIOError):
+    """Another writer holds the store."""
+
+
+class StoreFullError(StoreError, OSError):
+    """The disk, a quota or a limit on the size of files is full; nothing that was committed is touched."""
+
+
+class StoreWriteError(StoreError, OSError):
+    """The system refused a write, also when asked again; nothing that was committed is touched."""
+
+
+class StoreVersionError(StoreError, ValueError):
+    """A checkpoint was written in another version of the format."""
+
+
+class CheckpointNotFoundError(StoreError, LookupError):
+    """The store has no checkpoint of that step or sequence number."""
+
+
+class CheckpointCorruptError(StoreError, ValueError):
+    """A checkpoint is damaged or cut, or points out of its store."""
+
+
+class CheckpointMismatchError(StoreError, ValueError):
+    """A checkpoint's tensors are not those that it was to be loaded into; none was changed."""
+
+
+class TornSaveError(StoreError, RuntimeError):
+    """A tensor changed while it was being saved; nothing was committed."""
 
 
 class LaunchError(BitproofError, OSError):
