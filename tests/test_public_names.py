@@ -12,6 +12,7 @@ OPTIONS = {
     "prove": {
         "--crashes",
         "--html",
+        "--jobs",
         "--json",
         "--kill",
         "--no-control",
@@ -25,6 +26,7 @@ OPTIONS = {
         "--timeout",
         "--verbose",
         "--work",
+        "-j",
         "-q",
         "-v",
         "command",

@@ -8,8 +8,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from kit.proofs import TRAIN, bitproof
 
 PROVE = ["--kill", "5", "--resume-args=--resume", "--", sys.executable, str(TRAIN), "--out", "{out}"]
@@ -125,33 +123,6 @@ def test_silence() -> None:
         progress._QUIET = before
     assert written.getvalue().startswith("reference: 7 of 12 steps, 99 s, printed nothing for ")
     assert len(written.getvalue().splitlines()) == 1
-
-
-@pytest.mark.parametrize(
-    ("command", "options"),
-    [
-        (
-            "prove",
-            (
-                "--resume-args --resume-command --output --kill --crashes --signal --steps --reference --work --timeout "
-                "--no-control --jobs -j --json --html --verbose -v --quiet -q"
-            ),
-        ),
-        ("record", "--output -o --append --force -f --every"),
-        ("diff", "--json --html --verbose -v"),
-        ("causes", "--json"),
-    ],
-)
-def test_options(command: str, options: str) -> None:
-    """The options of each command are these; one that goes or changes its name breaks somebody's script."""
-    import typer
-
-    from bitproof.cli.main import app
-
-    group = typer.main.get_command(app)
-    parameters = group.commands[command].params  # type: ignore[attr-defined]
-    found = {option for p in parameters for option in p.opts if option.startswith("-")}
-    assert found == set(options.split())
 
 
 def test_help_is_quick_and_complete(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def test_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What cannot be emptied and put back is refused, with the reason."""
     (tmp_path / "project").mkdir()
     monkeypatch.chdir(tmp_path / "project")
-    work = tmp_path / "project" / "runs" / "work"
+    work = tmp_path / "project" / "runs" / "proofs"
     (tmp_path / "file").write_text("x")
     (tmp_path / "dangling").symlink_to(tmp_path / "gone")
     for path, said in (
@@ -125,11 +125,11 @@ def test_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path, "the current folder"),
         (Path("/"), "the current folder"),
         (Path("runs"), "the work folder"),
-        (Path("runs/work"), "the work folder"),
+        (Path("runs/proofs"), "the work folder"),
     ):
         with pytest.raises(UsageError, match=said):
             outputs.check(path, work)
-    outputs.check(Path("runs/work/below"), work)
+    outputs.check(Path("runs/proofs/below"), work)
     outputs.check(Path("other"), work)
 
 

@@ -43,14 +43,20 @@ def test_the_state_is_a_mersenne_twister(name: str, drawn: int) -> None:
     assert [int(word) % shown for word in generator.random_raw(700)] == expected
 
 
+def seed_all() -> None:
+    """Seed all three."""
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002
+    torch.manual_seed(0)
+
+
 @pytest.mark.parametrize("name", READERS)
 def test_reading_draws_nothing(name: str) -> None:
     """The next draws are the same with and without a look at the state."""
     reader = READERS[name]()
+    seed_all()
     expected = [draw(name) for _ in range(5)]
-    random.seed(0)
-    np.random.seed(0)  # noqa: NPY002
-    torch.manual_seed(0)
+    seed_all()
     found = []
     for _ in range(5):
         reader.read()
@@ -107,13 +113,12 @@ def test_every_change_is_seen(name: str) -> None:
 def test_the_same_state_has_the_same_digest(name: str) -> None:
     """A state that comes back has its old digest, whichever reader looks and whatever it saw before."""
     first = READERS[name]()
+    seed_all()
     digest, state = first.read(), first.state()
     for change in CHANGES[name]:
         change()
         first.read()
-    random.seed(0)
-    np.random.seed(0)  # noqa: NPY002
-    torch.manual_seed(0)
+    seed_all()
     assert first.read() == READERS[name]().read() == digest
     assert first.state() == state
 
