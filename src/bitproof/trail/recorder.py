@@ -18,7 +18,7 @@ from bitproof.trail.generators import Generators
 from bitproof.trail.journal import Journal
 from bitproof.trail.looking import Entries, Entry, Looker, Seen, address, tensor_leaves
 from bitproof.trail.names import Registry
-from bitproof.trail.records import Event, EventKind, TensorRow
+from bitproof.trail.records import Event, EventKind, Sample, TensorRow
 from bitproof.trail.settings import Settings
 from bitproof.trail.site import user_line
 from bitproof.trail.window import Window, Yielded
@@ -77,7 +77,7 @@ class Recorder:
         """Note that a data loader is about to fetch a batch."""
         self._activity()
 
-    def loader_batch(self, batch: Any, indices: list[int] | None) -> None:
+    def loader_batch(self, batch: Any, indices: list[Sample] | None) -> None:
         """Note a batch that a data loader yielded."""
         # Where a module shows the batch, its first input is told apart by sample, and this one need not be.
         by_sample = self._latest is None or not any(micro.inputs for micro in self._latest.micros)

@@ -10,6 +10,7 @@ import torch
 from bitproof.fingerprint import combine
 from bitproof.trail.looking import Entries, Seen, address, tensor_leaves
 from bitproof.trail.names import Model
+from bitproof.trail.records import Sample
 
 _MOST_BATCHES = 256
 _MOST_INPUTS = 1_024
@@ -23,7 +24,7 @@ class Yielded:
     leaves: list[Seen]
     storages: dict[int, "weakref.ref[torch.UntypedStorage]"]
     """By address; one that has died gave its address away."""
-    indices: list[int] | None
+    indices: list[Sample] | None
 
 
 @dataclass(slots=True)
@@ -40,7 +41,7 @@ class Micro:
     """What ``torch.autograd.grad`` was called on."""
     loss_value: float | None = None
     loader: int | None = None
-    indices: list[int] | None = None
+    indices: list[Sample] | None = None
     buffers: Entries = field(default_factory=dict)
     rng: dict[str, int] = field(default_factory=dict)
 
