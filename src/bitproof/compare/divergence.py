@@ -1,6 +1,7 @@
 """The first step and the first facet, in causal order, that differ."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -188,7 +189,19 @@ def _facet_delta(reference: Side, leg: Placed, step: int, facet: str) -> Delta |
     if facet == "mode":
         # A module that only one side called, such as a metric, has no mode on the other.
         names = tuple(name for name in names if name in left.names and name in right.names)
+    if facet in {"weights", "buffers"}:
+        # Nor has a model that only one side called, for a look at its results, any state on the other.
+        common = _owners(left) & _owners(right)
+        names = tuple(name for name in names if _owner(name) in common) if common else names
     return Delta(facet, names, len(set(left.names) | set(right.names))) if names else None
+
+
+def _owner(name: str) -> str:
+    return name.split("/", 1)[0]
+
+
+def _owners(tensors: Tensors) -> set[str]:
+    return {_owner(name) for name in tensors.names}
 
 
 def _buffers_in_window(reference: Side, leg: Placed, step: int, one: StepHead, other: StepHead) -> Iterator[Delta]:
@@ -219,6 +232,9 @@ def _work_deltas(
             rows = [d.batches if facet == "batch" else d.losses for d in details if d is not None]
             x, y = rows[0][i + skip], rows[1][i]
             names, of = differing(x, y), len(set(x.names) | set(y.names))
+            if step == leg.first and facet == "batch" and not Counter(y.digests) - Counter(x.digests):
+                # The reference was given more before the model was called: by a look at results, after it saved.
+                names = ()
             if not names:
                 continue
         yield Delta(facet, names, of, skip + i + 1 if len(one.micros) > 1 else 0)

@@ -24,8 +24,7 @@ class Capture:
         self._registry = registry
         self._looker = looker
         self._optimizer_died = optimizer_died
-        self._optimizers: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
-        self._optimizer_names: dict[str, int] = {}
+        self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._deaths: list[weakref.ref[Any]] = []
         self._rates: dict[str, tuple[str, Entries]] = {}
 
@@ -55,7 +54,7 @@ class Capture:
 
     def state(self, window: Window, optimizer: torch.optim.Optimizer, scaler: dict[str, Any] | None) -> None:
         """Take down the weights, and the state of an optimizer and of the gradient scaler."""
-        name = self._optimizer_name(optimizer)
+        name = self._label(window, optimizer)
         looks = self._weights_of_models(window)
         weights, moments = window.facet("weights"), window.facet("optimizer")
         remembered = window.remembered
@@ -116,7 +115,7 @@ class Capture:
 
     def gradients(self, window: Window, optimizer: torch.optim.Optimizer) -> None:
         """Take down the gradients that an optimizer is about to use."""
-        name = self._optimizer_name(optimizer)
+        name = self._label(window, optimizer)
         gradients = window.facet("gradients")
         looks: list[Look] = []
         for g, group in enumerate(optimizer.param_groups):
@@ -131,7 +130,7 @@ class Capture:
 
     def drop_nameless(self, window: Window, optimizer: torch.optim.Optimizer) -> None:
         """Forget those parameters of an optimizer that no known model held."""
-        nameless = f"{self._optimizer_name(optimizer)}/group"
+        nameless = f"{self._label(window, optimizer)}/group"
         for facet in ("weights", "optimizer"):
             entries = window.facet(facet)
             for name in [name for name in entries if name.startswith(nameless) or f"/{nameless}" in name]:
@@ -156,11 +155,17 @@ class Capture:
             after.facets.pop(facet, None)
         return after
 
-    def _optimizer_name(self, optimizer: torch.optim.Optimizer) -> str:
-        name = self._optimizers.get(optimizer)
-        if name is None:
-            kind = type(optimizer).__name__
-            self._optimizer_names[kind] = count = self._optimizer_names.get(kind, 0) + 1
-            name = self._optimizers[optimizer] = kind if count == 1 else f"{kind}#{count}"
+    def _label(self, window: Window, optimizer: torch.optim.Optimizer) -> str:
+        """Name an optimizer by its class and by its place among those of its class in this step.
+
+        Not by its place in the process: a leg that starts later has not seen those that came before.
+        """
+        if optimizer not in self._optimizers:
+            self._optimizers.add(optimizer)
             self._deaths.append(weakref.ref(optimizer, self._optimizer_died))
-        return name
+        label = window.labels.get(id(optimizer))
+        if label is None:
+            kind = type(optimizer).__name__
+            window.kinds[kind] = number = window.kinds.get(kind, 0) + 1
+            label = window.labels[id(optimizer)] = kind if number == 1 else f"{kind}#{number}"
+        return label

@@ -58,6 +58,9 @@ class Registry:
         self._parents: weakref.WeakKeyDictionary[nn.Module, weakref.ref[nn.Module]] = weakref.WeakKeyDictionary()
         self._models: weakref.WeakKeyDictionary[nn.Module, Model] = weakref.WeakKeyDictionary()
         self._owners: dict[str, weakref.ref[nn.Module]] = {}
+        self._born: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
+        """When each module was built: models of one class are told apart by it, whichever of them is called first."""
+        self._count = 0
         self._owned: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
         self._names: dict[int, Named] = {}
         self._homes: dict[int, tuple[weakref.ref[torch.Tensor], weakref.ref[nn.Module]]] = {}
@@ -69,13 +72,20 @@ class Registry:
             held = self._parents.get(child)
             if held is None or held() is None:
                 self._parents[child] = weakref.ref(parent)
+        self._note_birth(parent)
         self.changed()
 
     def parameter_registered(self, parent: nn.Module, parameter: torch.Tensor | None) -> None:
         """Note where a parameter lives, so that one of a model that is never called still has a name."""
         if parameter is not None:
             self._homes[id(parameter)] = (weakref.ref(parameter), weakref.ref(parent))
+        self._note_birth(parent)
         self.changed()
+
+    def _note_birth(self, module: nn.Module) -> None:
+        if module not in self._born:
+            self._count += 1
+            self._born[module] = self._count
 
     def changed(self) -> None:
         """Note that a parameter, a buffer or a module was registered somewhere."""
@@ -147,12 +157,24 @@ class Registry:
         top = [top, *_unwrap(top)][-1]
         owner = self._owned.get(top)
         if owner is None:
-            kind, number = type(top).__name__, 1
+            kind = type(top).__name__
+            number = 1 + self._elders(top)
             while (held := self._owners.get(_numbered(kind, number))) is not None and held() is not None:
                 number += 1
             owner = self._owned[top] = _numbered(kind, number)
             self._owners[owner] = weakref.ref(top)
         return owner
+
+    def _elders(self, top: nn.Module) -> int:
+        """Count the outermost modules of the same class that were built before and are still there."""
+        born = self._born.get(top, self._count + 1)
+        others = [m for m, when in self._born.items() if when < born and type(m) is type(top)]
+        return sum(1 for other in others if self._is_outermost(other))
+
+    def _is_outermost(self, module: nn.Module) -> bool:
+        held = self._parents.get(module)
+        parent = held() if held is not None else None
+        return parent is None or type(parent).__name__ in _WRAPPER_CLASSES
 
 
 def _numbered(kind: str, number: int) -> str:

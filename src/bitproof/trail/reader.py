@@ -204,7 +204,7 @@ def _leg_files(folder: Path) -> list[tuple[Path, int, int]]:
     found = []
     for path in folder.iterdir():
         match = _NAME.fullmatch(path.name)
-        if match:
+        if match and path.is_file():
             found.append((path, int(match[1]), int(match[2]), int(match[3] or 1)))
     return [(path, leg, rank) for path, leg, rank, process in sorted(found, key=lambda f: f[1:]) if process == 1]
 

@@ -85,6 +85,10 @@ class Window:
     open_micro: Micro = field(default_factory=Micro)
     models: dict[int, Model] = field(default_factory=dict)
     eval_models: set[int] = field(default_factory=set)
+    labels: dict[int, str] = field(default_factory=dict)
+    """Names of the step's optimizers, by identity."""
+    kinds: dict[str, int] = field(default_factory=dict)
+    """How many optimizers of each class take part in the step."""
     facets: dict[str, Entries] = field(default_factory=dict)
     updates: int = 0
     skipped: bool = False

@@ -5,7 +5,7 @@ from bitproof.compare.causes.case import Case
 from bitproof.compare.causes.made import made
 from bitproof.compare.verdict import Cause
 
-_RULES = (*state.RULES, *ending.RULES, *randomness.RULES, *data.RULES, *numerics.RULES)
+_RULES = (*state.RULES, *randomness.RULES, *data.RULES, *numerics.RULES, *ending.RULES)
 _ORDER = {"certain": 0, "likely": 1, "possible": 2}
 
 

@@ -226,7 +226,7 @@ CODES: tuple[Code, ...] = (
         "unknown",
         "No rule fits the evidence.",
         "What differs first, and what was equal.",
-        "Look at the evidence; record both runs with more detail, and tell us.",
+        "Look for what the script keeps and does not save: a counter, a generator of its own, a state carried along, a flag.",
     ),
 )
 

@@ -114,6 +114,12 @@ def hyperparameters(case: Case) -> Iterator[Made]:
         yield made("hyperparameters-not-restored", case.surest, summary, evidence, where)
         return
     kept = case.divergence.step - case.leg.first
+    sides = case.tensors("hyperparameters")
+    if sides is not None and not any(name.endswith(".lr") for name in differing(*sides)):
+        evidence = [f"the settings were equal for {kept} steps after the seam", *_how_far(case, "hyperparameters")]
+        summary = f"{', '.join(case.divergence.names)} leaves the reference at step {case.divergence.step}"
+        yield made("hyperparameters-not-restored", "likely", summary, evidence, None)
+        return
     late = _late(case)
     loads = any(e.data.get("on") == "scheduler" for e in case.events_before("load-state-dict"))
     evidence = [
