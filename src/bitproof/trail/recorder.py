@@ -614,9 +614,21 @@ class Recorder:
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
-    def event(self, kind: EventKind, data: dict[str, Any], saved: TensorRow | None = None) -> Event:
-        """Record that something happened, with the user's line."""
-        event = Event(self.step, len(self._window.micros), kind, data, user_line(), saved)
+    @property
+    def now(self) -> tuple[int, int]:
+        """Steps of this leg that are complete, and backward passes of the next one."""
+        return self.step, len(self._window.micros)
+
+    def event(
+        self,
+        kind: EventKind,
+        data: dict[str, Any],
+        saved: TensorRow | None = None,
+        *,
+        at: tuple[int, int] | None = None,
+    ) -> Event:
+        """Record that something happened, now or at an earlier step, with the user's line."""
+        event = Event(*(at or self.now), kind, data, user_line(), saved)
         with self._lock:
             if self._writer is None:
                 self._early.append(event)

@@ -76,6 +76,11 @@ def attach(recorder: Recorder) -> Detach:
     return all_of(undo)
 
 
+def saved_row(recorder: Recorder, tree: Any) -> TensorRow | None:
+    """Return a row of the leaves of a tree that is saved."""
+    return _row(recorder, dict(_leaves(recorder, tree, "")))
+
+
 def _path(f: Any) -> str | None:
     if isinstance(f, (str, os.PathLike)):
         return os.path.abspath(os.fsdecode(f))  # noqa: PTH100  # resolve() would follow links
