@@ -128,7 +128,7 @@ def test_passes_that_are_left_early_and_several_in_an_epoch(tmp_path: Path) -> N
 
     whole, weights = leg(tmp_path / "never", None)
     assert len(whole) == 2 * (4 + 6)
-    for crash in (3, 5, 9, 14, 17):
+    for crash in (3, 9, 14):
         with pytest.raises(Crash):
             leg(tmp_path / str(crash), crash)
         rest, found = leg(tmp_path / str(crash), None)

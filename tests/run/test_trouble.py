@@ -4,6 +4,9 @@ import errno
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +80,7 @@ def test_earlier_handlers_are_called_and_put_back(tmp_path: Path) -> None:
 def test_a_fork_is_not_held_up_by_the_handlers(tmp_path: Path) -> None:
     """A process that was forked off a run ends of SIGTERM as any other."""
     with Run(tmp_path, **parts()):
-        child = multiprocessing.get_context("fork").Process(target=signal.pause)
+        child = multiprocessing.get_context("fork").Process(target=_sleep)
         child.start()
         child.terminate()
         child.join(20)
@@ -136,6 +139,58 @@ def test_a_full_disk_may_end_the_training(tmp_path: Path, monkeypatch: pytest.Mo
         assert [commit.step for commit in store.checkpoints()] == [1]
 
 
+def test_a_trail_that_cannot_be_written_ends_no_training(tmp_path: Path, expected: dict[str, int]) -> None:
+    """Where the disk is full for the trail too, the proof of the next resume is what is lost."""
+
+    def fill(run: Run, number: int) -> None:
+        if number == 4:
+            assert run._recorder._writer is not None
+            run._recorder._writer._connection.execute("PRAGMA max_page_count=1")
+
+    with pytest.warns(SaveFailedWarning, match=r"the trail ends at step \d.*full.*Training goes on"):
+        assert train(tmp_path, each=fill)[1] == expected
+
+
+@pytest.mark.slow
+def test_a_signal_to_the_whole_group_spares_the_workers(tmp_path: Path) -> None:
+    """A scheduler signals every process of a job: loader workers read on until the state is saved."""
+    script = Path(__file__).parents[2] / "examples" / "run_digits.py"
+
+    def start(out: Path) -> "subprocess.Popen[bytes]":
+        command = [sys.executable, str(script), "--out", str(out), "--epochs", "3", "--limit", "600", "--workers", "2"]
+        return subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
+
+    with start(tmp_path / "once") as once:
+        assert once.wait(200) == 0
+    with start(tmp_path / "twice") as first:
+        log = tmp_path / "twice" / "log.jsonl"
+        while not log.exists() or log.read_bytes().count(b"\n") < 4:
+            assert first.poll() is None
+            time.sleep(0.01)
+        os.killpg(first.pid, signal.SIGTERM)
+        assert first.wait(200) == REQUEUE_STATUS
+    done = (tmp_path / "twice" / "log.jsonl").read_bytes()
+    with start(tmp_path / "twice") as second:
+        assert second.wait(200) == 0
+    whole = (tmp_path / "once" / "log.jsonl").read_bytes()
+    assert (tmp_path / "twice" / "log.jsonl").read_bytes() == whole
+    assert whole.startswith(done)
+    assert len(done) < len(whole)
+
+
+def test_a_signal_after_the_last_boundary_is_not_lost(tmp_path: Path) -> None:
+    """It is sent again when the run is closed, to the handler of before."""
+    came: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, _frame: came.append(number))
+    try:
+        with Run(tmp_path, **parts()):
+            signal.raise_signal(signal.SIGUSR1)
+            assert came == []
+        assert came == [signal.SIGUSR1]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
 def test_a_second_process_is_told_who_holds_the_run(tmp_path: Path) -> None:
     """It does not touch the folder, and the message has the first one's process id."""
     with Run(tmp_path, **parts()):
@@ -160,6 +215,11 @@ def test_a_crash_in_the_loop_comes_through(tmp_path: Path) -> None:
     """Closing a run hides no error of the loop."""
     with pytest.raises(Crash):
         train(tmp_path, crash_at=1)
+
+
+def _sleep() -> None:
+    for _ in range(600):
+        time.sleep(0.05)
 
 
 def _fill(monkeypatch: pytest.MonkeyPatch, folder: Path) -> dict[str, bool]:

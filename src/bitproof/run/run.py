@@ -21,7 +21,7 @@ from bitproof.run.log import Log, number_of
 from bitproof.run.place import Place
 from bitproof.run.proof import Legs
 from bitproof.run.signals import Signals
-from bitproof.store import BackgroundSaver, Checkpoint, Commit, Keep, Store
+from bitproof.store import BackgroundSaver, Commit, Keep, Store
 from bitproof.trail.attach import attach, saving
 from bitproof.trail.settings import Settings
 
@@ -136,10 +136,11 @@ class Run:
         self._closing.insert(0, self._log.close)
         self._legs = Legs(self.folder)
         self._legs.begin(
-            sequence=self._resumed.commit.sequence if self._resumed else None, step=self._base, micro=self._micro
+            sequence=self._resumed.sequence if self._resumed else None, step=self._base, micro=self._micro
         )
         self._recorder, detach = attach(Settings(self._legs.trail, self._legs.number))
         self._recorder.on_boundary = self._passed
+        self._recorder.on_write_error = self._trail_ended
         self._closing.insert(0, detach)
         self._saver = BackgroundSaver(self.store, keep=self._keep) if background else None
         self._signals = Signals()
@@ -229,6 +230,7 @@ class Run:
         if self._place.interrupted:
             # Whatever ran before the loop has run before the interruption too, and is in the saved state.
             self._restore_state()
+            self._tree = None
         self._loaders.go(carriage, accept_changed_data=accept_changed_data)
         self._place.begin_pass()
         carriage.begin()
@@ -278,9 +280,11 @@ class Run:
 
         Raises:
             ResumeRefusedError: a part could not be restored, and the run is strict.
+            RunError: this process has trained already; a run goes back in a new process only.
         """
-        self._began = False
-        self._begin()
+        if self._began and self._tree is None and self._resumed is not None:
+            raise RunError(f"{self.folder}: the loop has begun, and a run does not go back inside one process.")
+        self._begin(loop=False)
         return self.step
 
     def save(self) -> None:
@@ -314,6 +318,8 @@ class Run:
         finally:
             for close in closing:
                 close()
+            if getattr(self, "_signals", None) is not None:
+                self._signals.send_again()
 
     # --- saving --------------------------------------------------------------------------------------------------
 
@@ -337,6 +343,7 @@ class Run:
         tree = self._capture()
         document, tensors = state.encode(tree)
         facts = {"epoch": self._place.epoch} | (self._logged if self._logged_at == step else {})
+        self._tree = None  # what was restored from may be pruned now
         committed = saving(str(self.folder), "bitproof.Run", {"parts": tree["parts"]})
         try:
             if self._saver is None:
@@ -381,6 +388,14 @@ class Run:
             f"step {self.step} was not saved, training goes on: {message}", SaveFailedWarning, stacklevel=_user_level()
         )
 
+    def _trail_ended(self, error: Exception) -> None:
+        warnings.warn(
+            f"{self._legs.trail}: the trail ends at step {self.step}, so later steps cannot be compared after a crash: "
+            f"{error}. Training goes on.",
+            SaveFailedWarning,
+            stacklevel=_user_level(),
+        )
+
     def _capture(self) -> dict[str, Any]:
         return {
             "format": FORMAT,
@@ -410,7 +425,7 @@ class Run:
 
     # --- resuming ------------------------------------------------------------------------------------------------
 
-    def _read(self) -> tuple[Checkpoint | None, dict[str, Any] | None]:
+    def _read(self) -> tuple[Commit | None, dict[str, Any] | None]:
         before = len(self.store.problems)
         checkpoint = self.store.latest()
         for problem in self.store.problems[before:]:
@@ -424,19 +439,31 @@ class Run:
                 f"{self.folder}: the checkpoint of step {checkpoint.step} has format {found!r}, this bitproof has {FORMAT}. "
                 "Resume with the version of bitproof that wrote it, or start in another folder."
             )
-        return checkpoint, tree
+        return checkpoint.commit, tree
 
-    def _begin(self) -> None:
+    def _begin(self, *, loop: bool = True) -> None:
+        """Put the state back.
+
+        Args:
+            loop: the loop begins now, so this is the last time, unless it goes on inside a pass.
+        """
         if not self._closing:
             raise RunError(f"the run in {self.folder} is closed. Make a new Run to go on.")
-        if self._began:
+        first, self._began = not self._began, True
+        if first:
+            # Steps that were not saved are taken again, and logged again.
+            self._log.cut(self._tree["log"] if self._tree is not None else 0)
+            self._say_where()
+        if self._tree is None:
             return
-        self._began = True
-        if self._resumed is None or self._tree is None:
-            self._log.cut(0)  # a leg that saved nothing is taken again from the start
+        if first or self._recorder.now == (0, 0):
+            self._restore_state()
+        if loop and not self._place.interrupted:
+            self._tree = None  # the files may be pruned, and their space is free then
+
+    def _say_where(self) -> None:
+        if self._resumed is None:
             return
-        self._restore_state()
-        self._log.cut(self._tree["log"])
         passes = f" and {self._base_micro} backward passes of the next" if self._base_micro else ""
         again = self._legs.current.interrupted_at if self._legs.current else 0
         redo = f"; {_steps(self._base + 1, again)} will be taken again" if again > self._base else ""

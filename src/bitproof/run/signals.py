@@ -50,6 +50,12 @@ class Signals:
                 signal.signal(number, previous)
         self._previous = {}
 
+    def send_again(self) -> None:
+        """Send what came after the last boundary again, to whoever handles it now."""
+        pending, self._pending = self._pending, []
+        for number in pending:
+            signal.raise_signal(number)
+
     def _note(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._process:  # a forked child has no loop that would answer
             previous = self._previous[signal.Signals(number)]

@@ -154,6 +154,8 @@ class Recorder:
         """Called after each backward pass (step, micro-step, 0) and each update (step, 0, updates so far)."""
         self.on_work: Callable[[int], None] | None = None
         """Called when the work of a step begins, before its first backward pass."""
+        self.on_write_error: Callable[[Exception], None] | None = None
+        """Called once if the trail cannot be written any more; without it, that is raised where the training is."""
         self.on_first_state: Callable[[dict[str, int]], None] | None = None
         """Called once, with the roots of the first state, before the first update."""
         self.step = 0
@@ -743,6 +745,7 @@ class Recorder:
                 writer.events(list(self._early))
                 writer.commit()
                 self._early.clear()
+                writer.on_error = self.on_write_error
                 self._writer = writer
         return self._writer
 
