@@ -44,7 +44,9 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--batch-size", type=int, default=100)
     parser.add_argument("--limit", type=int, default=1797, help="images to use, also for validation")
-    parser.add_argument("--save-every", type=int, default=3, help="updates between checkpoints; 0 for none (default: 3)")
+    parser.add_argument(
+        "--save-every", type=int, default=3, help="updates between checkpoints; 0 for none (default: 3)"
+    )
     parser.add_argument("--workers", type=int, default=0)
     options = parser.parse_args()
 

@@ -21,7 +21,7 @@ STEPS_AN_EPOCH = 3
 WINDOW = 2
 
 
-class Crash(Exception):
+class Crash(Exception):  # noqa: N818  # what it stands for is no error
     """What ends a leg in a test."""
 
 
@@ -53,7 +53,7 @@ def loader() -> Loader:
     return Loader(data(), 4, shuffle=True)
 
 
-def learn(parts: dict[str, Any], batch: Any, noise: Callable[[tuple[int, ...]], Any] = np.random.normal) -> float:  # noqa: NPY002
+def learn(parts: dict[str, Any], batch: Any, noise: Callable[[tuple[int, ...]], Any] = np.random.normal) -> float:
     """Do one batch; every second one ends a step."""
     inputs, targets = batch
     inputs = inputs * random.choice((0.5, 1.0)) + torch.as_tensor(noise(size=inputs.shape)).float()

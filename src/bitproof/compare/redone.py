@@ -56,6 +56,8 @@ def judge_redone(earlier: Sequence[Placed], leg: Placed) -> Verdict | None:
         environment=differences,
         unseen=list(result.unseen),
         trails=Trails(
-            reference=str(line.legs[-1].leg.path), interrupted=[str(p.leg.path) for p in earlier], resumed=[str(leg.leg.path)]
+            reference=str(line.legs[-1].leg.path),
+            interrupted=[str(p.leg.path) for p in earlier],
+            resumed=[str(leg.leg.path)],
         ),
     )

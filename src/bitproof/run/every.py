@@ -28,7 +28,9 @@ class Every:
 
     def __post_init__(self) -> None:
         if self.steps is None and self.minutes is None:
-            raise UsageError("Every(): expected steps=, minutes= or both; to never save by itself, use save_every=None.")
+            raise UsageError(
+                "Every(): expected steps=, minutes= or both; to never save by itself, use save_every=None."
+            )
         if self.steps is not None and self.steps < 1:
             raise UsageError(f"Every(steps={self.steps}): expected 1 or more.")
         if self.minutes is not None and not self.minutes > 0:

@@ -56,9 +56,15 @@ class Carriage:
             DataChangedError: it belongs to other data.
             LoaderStateError: it belongs to another kind of loader.
         """
-        problems = [f"{path}: {problem}" for path, problem in rng.restore_found(self._generators, state["generators"]) if problem]
+        problems = [
+            f"{path}: {problem}"
+            for path, problem in rng.restore_found(self._generators, state["generators"])
+            if problem
+        ]
         if problems:
-            raise LoaderStateError(f"loader {self.name!r}: a generator that it drew from cannot be put back. {'; '.join(problems)}")
+            raise LoaderStateError(
+                f"loader {self.name!r}: a generator that it drew from cannot be put back. {'; '.join(problems)}"
+            )
         if state["position"] is None:
             return
         try:

@@ -57,4 +57,6 @@ def number_of(name: str, value: Any) -> float | int | str:
         return str(item)  # JSON has no word for it
     if isinstance(item, bool | int | float | str):
         return item
-    raise UsageError(f"log({name}=…): expected a number, a text or a tensor of one element, found a {type(value).__name__}.")
+    raise UsageError(
+        f"log({name}=…): expected a number, a text or a tensor of one element, found a {type(value).__name__}."
+    )

@@ -15,8 +15,6 @@ from bitproof.store.atomic import TEMPORARY, write_atomic
 from bitproof.store.system import System
 from bitproof.trail.reader import next_leg, read_trail
 
-FORMAT = 1
-
 
 class LegRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is kept of a leg, as JSON: where it began, and what the steps that it redid have shown.
@@ -34,7 +32,7 @@ class LegRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         problem: why they could not be judged.
     """
 
-    format: Literal[1] = FORMAT
+    format: Literal[1] = 1
     leg: int
     began: str
     pid: int
@@ -44,6 +42,16 @@ class LegRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     interrupted_at: int = 0
     verdict: Verdict | None = None
     problem: str | None = None
+
+    def __str__(self) -> str:
+        """Say it in words."""
+        start = f"leg {self.leg}: began {self.began} at step {self.step}"
+        if self.problem is not None:
+            return f"{start}; redone steps could not be compared: {self.problem}"
+        if self.verdict is None:
+            return start
+        last = self.step + self.verdict.steps.compared
+        return f"{start}; steps {self.step + 1}–{last} redone: {self.verdict.verdict}"
 
 
 class Legs:
@@ -60,13 +68,18 @@ class Legs:
         self.number = max(next_leg(self.trail), max((r.leg for r in self.records()), default=0) + 1)
         self.current: LegRecord | None = None
 
-    def records(self) -> list[LegRecord]:
-        """Read what is kept of all legs, in order.
+    @staticmethod
+    def stored(folder: Path) -> list[LegRecord]:
+        """Read what is kept of the legs of a run, in order.
 
         Raises:
             TrailCorruptError: a file is damaged.
         """
-        return [_read(path) for path in sorted(self._folder.glob("*.json"))]
+        return [_read(path) for path in sorted((folder / "legs").glob("*.json"))]
+
+    def records(self) -> list[LegRecord]:
+        """Read what is kept of all legs, in order; see :meth:`stored`."""
+        return self.stored(self._folder.parent)
 
     def begin(self, *, sequence: int | None, step: int, micro: int) -> None:
         """Note where this leg begins."""

@@ -135,9 +135,7 @@ class Run:
         self._log = Log(self.folder / "log.jsonl")
         self._closing.insert(0, self._log.close)
         self._legs = Legs(self.folder)
-        self._legs.begin(
-            sequence=self._resumed.sequence if self._resumed else None, step=self._base, micro=self._micro
-        )
+        self._legs.begin(sequence=self._resumed.sequence if self._resumed else None, step=self._base, micro=self._micro)
         self._recorder, detach = attach(Settings(self._legs.trail, self._legs.number))
         self._recorder.on_boundary = self._passed
         self._recorder.on_write_error = self._trail_ended
@@ -504,7 +502,9 @@ class Run:
         if verdict.verdict == "identical":
             _say(f"{self.folder}: resumed at {now.step}; {redone} redone: identical")
             return
-        warnings.warn(_explanation(self.folder, now.step, redone, verdict), ResumeDiffersWarning, stacklevel=_user_level())
+        warnings.warn(
+            _explanation(self.folder, now.step, redone, verdict), ResumeDiffersWarning, stacklevel=_user_level()
+        )
 
 
 def _explanation(folder: Path, step: int, redone: str, verdict: Verdict) -> str:

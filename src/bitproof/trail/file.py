@@ -97,9 +97,7 @@ class LegWriter:
 
     def layout(self, number: int, layout: Layout) -> None:
         """Store a layout under its number."""
-        self._execute(
-            "INSERT INTO layouts VALUES (?, ?)", (number, seal("layouts", number, self._encode(layout)))
-        )
+        self._execute("INSERT INTO layouts VALUES (?, ?)", (number, seal("layouts", number, self._encode(layout))))
 
     def step(self, head: StepHead, detail: StepDetail) -> None:
         """Store a step, in place of an earlier row with its number."""
@@ -110,9 +108,7 @@ class LegWriter:
 
     def final(self, head: StepHead, detail: StepDetail) -> None:
         """Store the state after the last step."""
-        self._execute(
-            "INSERT OR REPLACE INTO final VALUES (1, ?, ?)", self._sealed("final", 1, head, detail)
-        )
+        self._execute("INSERT OR REPLACE INTO final VALUES (1, ?, ?)", self._sealed("final", 1, head, detail))
 
     def _sealed(self, table: str, key: int, head: StepHead, detail: StepDetail) -> tuple[bytes, bytes]:
         return seal(f"{table}.head", key, self._encode(head)), seal(f"{table}.detail", key, self._encode(detail))
