@@ -47,21 +47,20 @@ class Net(nn.Module):
 
 
 class ShuffledBatches(Sampler[list[int]]):
-    """Batches of indices without end, in an order that depends on nothing but (seed, epoch, position)."""
+    """Batches of indices, an epoch a pass, in an order that depends on nothing but (seed, epoch, position)."""
 
     def __init__(self, size: int, seed: int) -> None:
         self.size, self.seed = size, seed
         self.epoch = self.position = 0
 
     def __iter__(self) -> Iterator[list[int]]:
-        while True:
-            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
-            batches = torch.randperm(self.size, generator=generator).split(BATCH_SIZE)
-            while self.position < len(batches):
-                # Counted as it is handed out. That is right because nothing is fetched ahead (num_workers=0).
-                self.position += 1
-                yield batches[self.position - 1].tolist()
-            self.epoch, self.position = self.epoch + 1, 0
+        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
+        batches = torch.randperm(self.size, generator=generator).split(BATCH_SIZE)
+        while self.position < len(batches):
+            # Counted as it is handed out. That is right because nothing is fetched ahead (num_workers=0).
+            self.position += 1
+            yield batches[self.position - 1].tolist()
+        self.epoch, self.position = self.epoch + 1, 0
 
     def state_dict(self) -> dict[str, int]:
         return {"epoch": self.epoch, "position": self.position}
@@ -103,8 +102,10 @@ class Training:
 
     def run(self, *, updates: int, save_every: int, folder: Path) -> None:
         last = updates * BATCHES_PER_UPDATE
-        if self.batches >= last:
-            return
+        while self.batches < last:
+            self.run_epoch(last=last, save_every=save_every, folder=folder)
+
+    def run_epoch(self, *, last: int, save_every: int, folder: Path) -> None:
         for images, labels in self.loader:
             loss = self.backward(augment(images), labels)
             self.batches += 1

@@ -14,7 +14,7 @@ FORGET = {
     "scheduler": "schedule-restarted",
     "scaler": "scaler-not-restored",
     "rng": "rng-reseeded",
-    "data": "data-repeated",  # one loader runs on over the epochs, so where one of them starts is not to be seen
+    "data": "data-restarted",
     "buffers": "buffers-not-restored",
     "ema": "average-not-restored",
     "accumulation": "accumulation-lost",

@@ -81,12 +81,12 @@ def test_headline(make: Make, kind: str, headline: str) -> None:
         (
             "identical",
             {"seams": [Seam(Moment(5), Moment(4), 1), Seam(Moment(9, 2), Moment(8, 1), 1)], "steps": Steps(64, 60, 60)},
-            "resumed at step 4 (1 redone); killed after step 9, micro-step 2, resumed at step 8, micro-step 1 (1 redone); 60 of 60 steps after the first seam compared: identical",
+            "resumed at step 4 (1 redone); killed after step 9, micro-step 2, resumed inside step 8, after micro-step 1 (1 redone); 60 of 60 steps after the first seam compared: identical",
         ),
         (
             "identical",
             {"seams": [Seam(Moment(25), Moment(21, 2), 4)], "steps": Steps(64, 44, 44)},
-            "resumed at step 21, micro-step 2 (4 redone); 44 of 44 steps after the seam compared: identical",
+            "resumed inside step 21, after micro-step 2 (4 redone); 44 of 44 steps after the seam compared: identical",
         ),
         (
             "identical",

@@ -80,8 +80,11 @@ def test_earlier_handlers_are_called_and_put_back(tmp_path: Path) -> None:
 def test_a_fork_is_not_held_up_by_the_handlers(tmp_path: Path) -> None:
     """A process that was forked off a run ends of SIGTERM as any other."""
     with Run(tmp_path, **parts()):
-        child = multiprocessing.get_context("fork").Process(target=_sleep)
+        context = multiprocessing.get_context("fork")
+        started = context.SimpleQueue()
+        child = context.Process(target=_sleep, args=(started,))
         child.start()
+        started.get()  # Python forgets signals that come while it forks
         child.terminate()
         child.join(20)
         assert child.exitcode == -signal.SIGTERM
@@ -145,8 +148,8 @@ def test_a_trail_that_cannot_be_written_ends_no_training(tmp_path: Path, expecte
 
     def fill(run: Run, number: int) -> None:
         if number == 4:
-            assert run._recorder._writer is not None
-            run._recorder._writer._connection.execute("PRAGMA max_page_count=1")
+            assert run._recorder._journal._writer is not None
+            run._recorder._journal._writer._connection.execute("PRAGMA max_page_count=1")
 
     with pytest.warns(SaveFailedWarning, match=r"the trail ends at step \d.*full.*Training goes on"):
         assert train(tmp_path, each=fill)[1] == expected
@@ -218,7 +221,8 @@ def test_a_crash_in_the_loop_comes_through(tmp_path: Path) -> None:
         train(tmp_path, crash_at=1)
 
 
-def _sleep() -> None:
+def _sleep(started: Any) -> None:
+    started.put(None)
     for _ in range(600):
         time.sleep(0.05)
 

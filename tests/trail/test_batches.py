@@ -364,3 +364,22 @@ def test_tensors_without_bytes_of_their_own(recorded: Any) -> None:
     assert batches[0]["extra.meta"][0] == "unseen"
     said = [event.data["what"] for event in leg.events if event.kind == "not-observed"]
     assert said == ["the content of a Tensor (torch.strided, on meta)"]
+
+
+def test_our_loader_names_epoch_and_index(lab: Any) -> None:
+    """A step of our own loader holds the (epoch, index) pair of each of its samples, prefetched or not."""
+    from bitproof.data import Loader
+
+    def train(_job: Any) -> None:
+        torch.manual_seed(0)
+        loader = Loader(list(torch.randn(8, 3)), batch_size=4, shuffle=True, seed=1)
+        model = torch.nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            for batch in loader:
+                model(batch).sum().backward()
+                optimizer.step()
+
+    steps = lab.record(train).legs[0].steps
+    pairs = [pair for step in steps for pair in step.micros[0].indices or []]
+    assert sorted(pairs) == [(epoch, index) for epoch in range(2) for index in range(8)]

@@ -14,8 +14,8 @@ from torch import nn
 from bitproof import fingerprint
 from bitproof.errors import BitproofError, TrailCorruptError, TrailNotFoundError, TrailVersionError
 from bitproof.trail.file import LegWriter, leg_name, seal, unseal
+from bitproof.trail.journal import KEEP_LATEST
 from bitproof.trail.reader import Leg, is_trail, next_leg, read_trail
-from bitproof.trail.recorder import KEEP_LATEST
 from bitproof.trail.records import (
     SCHEMA_VERSION,
     Event,

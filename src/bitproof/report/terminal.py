@@ -114,7 +114,8 @@ def _trials(verdict: Verdict, page: _Page, *, verbose: bool) -> None:
     page.gap()
     _trials_table(verdict.trials, page, verbose=verbose)
     page.gap()
-    page.prose(("The worst: " if len(verdict.trials) > 1 else "") + wording.fault(found, number), indent=2)
+    told = "" if len(verdict.trials) == 1 else "The worst: " if found.verdict != "identical" else "The first: "
+    page.prose(told + wording.fault(found, number), indent=2)
     _body(found, page, verbose=verbose)
 
 

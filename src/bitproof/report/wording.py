@@ -132,7 +132,9 @@ def _seam(seam: Seam, verdict: Verdict) -> str:
     redone = f"{seam.redone:,} redone" if seam.redone else "none redone"
     if seam.resumed_at == Moment(0):
         return f"{killed}, started again at step 0 ({redone})"
-    return f"{killed}, resumed at {moment(seam.resumed_at)} ({redone})"
+    at = seam.resumed_at
+    where = f"inside step {at.step}, after micro-step {at.micro}" if at.micro else f"at step {at.step}"
+    return f"{killed}, resumed {where} ({redone})"
 
 
 def _after_the_seam(verdict: Verdict) -> str:

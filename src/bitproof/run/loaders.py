@@ -7,7 +7,6 @@ from bitproof.data import Loader, carry
 from bitproof.data.carry import Carried, CarriedStream
 from bitproof.data.errors import DataChangedError, LoaderStateError
 from bitproof.state import rng
-from bitproof.state.rng import Found
 
 
 class Carriage:
@@ -27,7 +26,7 @@ class Carriage:
         self._broken_off = False
         # Searched once: a data set may hold much. One that workers read draws in the workers, from copies.
         parts = {part: getattr(loader, part, None) for part in ("dataset", "sampler", "generator")}
-        self._generators: list[Found] = rng.find_generators(
+        self._generators: list[rng.Found] = rng.find_generators(
             {part: found for part, found in parts.items() if found is not None}
         ).found
 

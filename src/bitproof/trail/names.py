@@ -62,8 +62,6 @@ class Registry:
         self._names: dict[int, Named] = {}
         self._homes: dict[int, tuple[weakref.ref[torch.Tensor], weakref.ref[nn.Module]]] = {}
         self._stale = False
-        self.version = 0
-        """Changes when names may have changed."""
 
     def registered(self, parent: nn.Module, child: nn.Module | None) -> None:
         """Note that ``parent`` now holds ``child``; the first holder counts."""
@@ -90,21 +88,18 @@ class Registry:
         if model is None:
             model = self._models[top] = Model(top, self._owner(top))
             self._index(model)
-            self.version += 1
         if self._stale:
             self._stale = False
             self._names.clear()
             for known in list(self._models.values()):
                 known.refresh()
                 self._index(known)
-            self.version += 1
         return model
 
     def refresh(self, model: Model) -> None:
         """Read a model's names again."""
         model.refresh()
         self._index(model)
-        self.version += 1
 
     def name_of(self, tensor: torch.Tensor) -> str | None:
         """Return the name of a model's parameter, or None if no known module holds it."""

@@ -39,6 +39,10 @@ EventKind = Literal[
 ]
 
 
+Sample = int | tuple[int, int]
+"""An index in the dataset; (epoch, index) from ``bitproof.data.Loader``."""
+
+
 class Layout(msgspec.Struct, frozen=True, array_like=True):
     """The names and kinds of the tensors of one facet, in the order of a row's digests."""
 
@@ -65,8 +69,8 @@ class MicroHead(msgspec.Struct, array_like=True):
     """Root digest of what entered from outside; None if nothing was seen."""
     samples: bytes
     """8 bytes a sample: the digests of the rows of the batch's first tensor."""
-    indices: list[int] | None
-    """The samples' indices in the dataset, where the loader shows them."""
+    indices: list[Sample] | None
+    """Which samples of the dataset these are, where the loader shows it."""
     loss: int | None
     loss_value: float | None
     loader: int | None

@@ -8,7 +8,7 @@ from bitproof.compare.align import Joint
 from bitproof.compare.timeline import Placed, Timeline
 from bitproof.compare.verdict import Confidence, Divergence
 from bitproof.environment import Difference
-from bitproof.trail.records import Event, StepHead, Tensors, unpack_digests
+from bitproof.trail.records import Event, Sample, StepHead, Tensors, unpack_digests
 
 ARITHMETIC = ("torch.", "env.ATEN", "env.OMP", "env.MKL", "env.OPENBLAS", "cpu.", "package.torch", "env.NCCL", "env.CU")
 """How keys of the environment begin that change what arithmetic gives."""
@@ -135,7 +135,7 @@ class Batch:
     step: int
     micro: int
     samples: tuple[int, ...]
-    indices: tuple[int, ...] | None
+    indices: tuple[Sample, ...] | None
     root: int | None
 
 

@@ -7,6 +7,7 @@ from bitproof.compare.causes.case import Batch, Case, batch_at
 from bitproof.compare.causes.made import Made, made
 from bitproof.compare.causes.randomness import root_in_generators
 from bitproof.compare.verdict import Confidence
+from bitproof.trail.records import Sample
 
 
 @dataclass(frozen=True)
@@ -158,8 +159,8 @@ def _name(case: Case, position: int) -> str:
     return f"batch {position + 1} (step {batch.step}{f', micro-step {batch.micro + 1}' if several else ''})"
 
 
-def _some(indices: tuple[int, ...] | None) -> str:
-    shown = [str(i) for i in (indices or ())[:4]]
+def _some(indices: tuple[Sample, ...] | None) -> str:
+    shown = [f"{i[1]} (epoch {i[0]})" if isinstance(i, tuple) else str(i) for i in (indices or ())[:4]]
     return ", ".join(shown) + (", …" if indices and len(indices) > 4 else "")
 
 

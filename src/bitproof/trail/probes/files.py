@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 from bitproof.fingerprint import digest_bytes, digest_text
+from bitproof.trail.looking import Entries, Entry, plain_entry
 from bitproof.trail.probes.patching import Detach, all_of, when_imported, wrap
-from bitproof.trail.recorder import Recorder, plain_entry
+from bitproof.trail.recorder import Recorder
 from bitproof.trail.records import TensorRow
 
-Entries = dict[str, tuple[str, int, bytes]]
 _MOST_LEAVES = 100_000
 
 
@@ -30,7 +30,7 @@ def attach(recorder: Recorder) -> Detach:
             recorder.event(
                 "file-saved",
                 {"path": _path(f), "writer": "torch.save"},
-                _row(recorder, dict(_leaves(recorder, obj, ""))),
+                saved_row(recorder, obj),
             )
             return result
 
@@ -92,9 +92,7 @@ def _row(recorder: Recorder, entries: Entries) -> TensorRow | None:
     return recorder.row("saved", entries) if entries else None
 
 
-def _leaves(
-    recorder: Recorder, tree: Any, name: str, above: tuple[int, ...] = ()
-) -> Iterator[tuple[str, tuple[str, int, bytes]]]:
+def _leaves(recorder: Recorder, tree: Any, name: str, above: tuple[int, ...] = ()) -> Iterator[tuple[str, Entry]]:
     """Yield the leaves of a saved tree with dotted names; objects of unknown classes are passed over."""
     if isinstance(tree, torch.Tensor):
         yield name, recorder.entry(tree)
@@ -121,7 +119,7 @@ def _leaves(
             yield from _leaves(recorder, value, f"{name}.{key}" if name else str(key), (*above, id(tree)))
 
 
-def _serialized(tensors: dict[str, Any]) -> Iterator[tuple[str, tuple[str, int, bytes]]]:
+def _serialized(tensors: dict[str, Any]) -> Iterator[tuple[str, Entry]]:
     """Yield what safetensors hands to its writer: specs that point into memory, or (before 0.8) dicts with bytes."""
     for name, spec in tensors.items():
         if isinstance(spec, dict):

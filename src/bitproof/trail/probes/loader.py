@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 
 from bitproof.trail.probes.patching import Detach, all_of, when_imported, wrap
 from bitproof.trail.recorder import Recorder
+from bitproof.trail.records import Sample
 
 
 def attach(recorder: Recorder) -> Detach:
@@ -83,14 +84,21 @@ def _watch_iterators(recorder: Recorder) -> Detach:
     )
 
 
-def _indices(index: Any) -> list[int] | None:
+def _indices(index: Any) -> list[Sample] | None:
+    """Return the samples that a sampler named: indices, or the (epoch, index) pairs of our own loader."""
     if isinstance(index, int):
         return [index]
     if isinstance(index, (list, tuple)) and set(map(type, index)) == {int}:
         return list(index)
+    if isinstance(index, list) and set(map(type, index)) == {tuple} and all(map(_is_pair, index)):
+        return list(index)
     if isinstance(index, torch.Tensor) and not index.is_floating_point():
         return [int(i) for i in index.reshape(-1).tolist()]
     return None
+
+
+def _is_pair(key: tuple[Any, ...]) -> bool:
+    return len(key) == 2 and set(map(type, key)) == {int}  # a pair has two
 
 
 def _facts(loader: Any) -> dict[str, Any]:
