@@ -155,7 +155,7 @@ def test_record(tmp_path: Path) -> None:
     (tmp_path / "mine" / "thesis.txt").write_text("x")
     for words, status, said in (
         (["-o", "a.trail", "--", "no-such-program"], 2, "was not found on PATH"),
-        (["-o", "mine", "--force", "--", PYTHON, "-c", ""], 2, "is not a trail; --force replaces only trails"),
+        (["-o", "mine", "--force", "--", PYTHON, "-c", ""], 2, "is not a trail, and only a trail is replaced"),
         (["-o", "mine", "--", PYTHON, "-c", ""], 2, "mine exists"),
         (["-o", "b.trail", "--", PYTHON, "-c", "print(1)"], 3, "no process below the command imported torch"),
         (["-o", "c.trail", "--", PYTHON, "-c", "raise SystemExit(7)"], 7, "nothing recorded"),

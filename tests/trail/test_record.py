@@ -49,7 +49,8 @@ def test_the_commands_output_and_status_are_its_own(cli: Any, tmp_path: Path) ->
     again = cli("record", "-o", "a.trail", "--", PYTHON, "train.py")
     assert again.status == 2
     assert again.err == (
-        "bitproof: a.trail exists. Add a leg with --append, replace it with --force, or choose another --output.\n"
+        "bitproof: a.trail exists. Add a leg to it (--append, or append=True), replace it (--force, or force=True), "
+        "or choose another path.\n"
     )
     assert cli("record", "-o", "a.trail", "--append", "--", PYTHON, "-m", "train").status == 0
     assert count(tmp_path / "a.trail") == [3, 3]
@@ -170,7 +171,7 @@ def test_what_is_no_trail_is_never_replaced(cli: Any, tmp_path: Path, force: lis
         assert result.err.startswith("bitproof: mine exists")
     result = cli("record", *force, "-o", "file", "--", "true")
     assert result.status == 2
-    assert result.err == "bitproof: file is a file, and a trail is a folder. Choose another --output.\n"
+    assert result.err == "bitproof: file is a file, and a trail is a folder. Choose another path.\n"
     assert (mine / "notes" / "diary.txt").read_text() == "dear"
     assert (tmp_path / "file").read_text() == "mine"
 

@@ -1,6 +1,5 @@
 """``bitproof record``."""
 
-import shutil
 import signal
 import subprocess
 import sys
@@ -36,30 +35,11 @@ def record(
 
       bitproof record -o a.trail --append -- python train.py --resume
     """
-    from bitproof.errors import TrailExistsError, UsageError  # noqa: PLC0415  # --help must be quick
-    from bitproof.trail.launch import check_command, child_environment, why_nothing  # noqa: PLC0415
-    from bitproof.trail.reader import is_trail, next_leg, read_trail  # noqa: PLC0415
+    from bitproof.trail.launch import check_command, child_environment, why_nothing  # noqa: PLC0415  # --help must be quick
+    from bitproof.trail.reader import claim_folder, read_trail  # noqa: PLC0415
 
     check_command(command)
-    if output.exists() and not output.is_dir():
-        msg = f"{output} is a file, and a trail is a folder. Choose another --output."
-        raise TrailExistsError(msg)
-    leg = next_leg(output)
-    if output.exists() and not append:
-        if not force:
-            msg = f"{output} exists. Add a leg with --append, replace it with --force, or choose another --output."
-            raise TrailExistsError(msg)
-        if not is_trail(output):
-            msg = f"{output} exists and is not a trail; --force replaces only trails. Choose another --output."
-            raise TrailExistsError(msg)
-        shutil.rmtree(output)
-        leg = 1
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(
-            f"--output {output}: cannot write there ({error.strerror}). Name a folder that can."
-        ) from error
+    leg = claim_folder(output, append=append, force=force)
     status = _run(command, child_environment(output, leg=leg, every=every))
     if any(output.glob(f"leg-{leg:03d}.*")):
         legs = [found for found in read_trail(output).legs if found.number == leg]

@@ -268,7 +268,7 @@ def _unblamed(c: Chain, result: Comparison) -> list[Latent]:
     found = latent(c.reference, c.last, also_drawn=result.divergence is None)
     if not c.joints:
         names = sorted(saved_noise(c.reference, c.last) - set(result.saved_names))
-        if names:
+        if names and result.divergence is None:
             more = ", …" if len(names) > _MOST_NAMES else ""
             summary = f"what is saved differs in {', '.join(names[:_MOST_NAMES])}{more}, which training does not read"
             found.append(Latent("other-state-not-restored", summary))
@@ -280,12 +280,12 @@ def _seams(c: Chain, kills: Sequence[Moment]) -> list[Seam]:
     firsts = len(c.legs) - len(c.joints)
     for i, joint in enumerate(c.joints):
         before = c.legs[i + firsts - 1] if i + firsts >= 1 else None
-        killed = kills[i] if i < len(kills) else Moment(before.last) if before is not None else Moment(joint.step or 0)
+        killed = kills[i] if i < len(kills) else Moment(before.last) if before is not None else None
         if joint.step is None:
             seams.append(Seam(killed, None, 0))
             continue
         at = Moment(joint.step + 1, joint.micro) if joint.micro else Moment(joint.step)
-        seams.append(Seam(killed, at, max(0, killed.step - joint.step)))
+        seams.append(Seam(killed, at, max(0, killed.step - joint.step) if killed is not None else 0))
     return seams
 
 
@@ -302,6 +302,9 @@ def _differences(c: Chain, leg: Placed) -> list[Difference]:
 def _settings(side: Timeline | Placed) -> dict[str, object]:
     """Return what the script set itself: seeds, and how its first loader runs."""
     found: dict[str, object] = {}
+    first = side.leg if isinstance(side, Placed) else side.legs[0].leg
+    if "initial_seed" in first.meta:
+        found["seed.torch"] = first.meta["initial_seed"]
     for step, event in side.events():
         if event.kind == "seed" and event.step == 0 and step == event.step:
             found[f"seed.{event.data.get('generator')}"] = event.data.get("seed")

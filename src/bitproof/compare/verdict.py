@@ -42,7 +42,8 @@ class Steps(msgspec.Struct, frozen=True):
 class Seam(msgspec.Struct, frozen=True):
     """Where a leg was cut off and where the next one joined the reference."""
 
-    killed_after: Moment
+    killed_after: Moment | None
+    """None where the leg that was cut off is not at hand."""
     resumed_at: Moment | None
     """None if the resumed leg's first state is none of the reference's."""
     redone: int

@@ -1,6 +1,7 @@
 """One trial: crash the command, as often as the fault says, resume it, and judge what came back."""
 
 import os
+import shlex
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from bitproof.prove.legs import Proof, StopError, drop_output, fresh_output, rea
 from bitproof.prove.orders import STEPS_AFTER_SIGNAL, Orders, Touched, read_touched
 from bitproof.prove.process import Finished
 from bitproof.prove.torn import Torn, blame
+from bitproof.trail.launch import what_failed
 from bitproof.trail.reader import Trail
 
 
@@ -200,10 +202,14 @@ class Trial:
         if finished.ending == "failed":
             message = f"the resumed leg failed with {finished.how}"
             if not causes:
-                evidence = ["its last lines are given"]
-                causes = [made("unknown", "possible", "the resumed leg failed by itself", evidence, None)]
+                remedy = "Read its last lines below, and run it by hand: " + shlex.join(self._command())
+                summary = "the resumed leg failed by itself"
+                causes = [made("unknown", "possible", summary, ["its last lines are given"], None, remedy)]
             return msgspec.structs.replace(base, message=message, causes=causes, seams=[Seam(killed, None, 0)])
         if trail is None:
+            failed = what_failed(self.place / f"leg-{number}.trail", number)
+            if failed is not None:
+                return msgspec.structs.replace(base, verdict="could-not-judge", reason="no-steps", message=failed)
             return _took_no_step(base, self.line, killed)
         kills = [leg.killed for leg in self.legs if leg.trail is not None]
         verdict = compare_resume(self.reference, [*seen, trail], kills)

@@ -50,7 +50,8 @@ class Axis:
         """Draw kills, seams and the first difference as lines over the whole height."""
         drawn = []
         for seam in verdict.seams:
-            drawn.append(self._mark(self.at(seam.killed_after), height, "kill"))
+            if seam.killed_after is not None:
+                drawn.append(self._mark(self.at(seam.killed_after), height, "kill"))
             if seam.resumed_at is not None:
                 drawn.append(self._mark(self.at(seam.resumed_at), height, "seam"))
         if verdict.divergence is not None and 1 <= verdict.divergence.step <= self.last:

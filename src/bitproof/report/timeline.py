@@ -54,7 +54,7 @@ def _leg(leg: LegSpan, axis: Axis, top: float, name: str, seam: Seam | None) -> 
         class_=f"leg {leg.leg}",
     )
     parts = [svg.text(name, x=-10, y=middle + 4, class_="label", text_anchor="end"), bar]
-    if seam and seam.resumed_at is not None and seam.redone:
+    if seam and seam.resumed_at is not None and seam.killed_after is not None and seam.redone:
         redone = axis.at(seam.killed_after) - start
         parts.append(
             svg.element(
@@ -110,6 +110,7 @@ def _in_words(verdict: Verdict) -> str:
     told = [
         f"{_name(legs, row, verdict)}: steps {leg.first} to {leg.last}, {leg.ending}" for row, leg in enumerate(legs)
     ]
-    kills = [f"killed after {wording.moment(seam.killed_after)}" for seam in verdict.seams]
+    killed = [seam.killed_after for seam in verdict.seams if seam.killed_after is not None]
+    kills = [f"killed after {wording.moment(moment)}" for moment in killed]
     seams = [f"seam at {wording.moment(seam.resumed_at)}" for seam in verdict.seams if seam.resumed_at is not None]
     return "The legs on a time line. " + "; ".join([*told, *kills, *seams]) + "."

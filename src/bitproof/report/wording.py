@@ -124,6 +124,8 @@ def compared(verdict: Verdict) -> str | None:
 
 
 def _seam(seam: Seam, verdict: Verdict) -> str:
+    if seam.killed_after is None:
+        return "resumed from an unknown state" if seam.resumed_at is None else f"resumed at {moment(seam.resumed_at)}"
     killed = f"killed after {moment(seam.killed_after)}"
     if seam.resumed_at is None:
         if not verdict.steps.compared:

@@ -32,7 +32,11 @@ def attach(settings: Settings) -> tuple[Recorder, Detach]:
     from bitproof.trail.probes import backward, calls, files, loader, module, optimizer, scaler  # noqa: PLC0415
 
     hide_from_compiler("bitproof")
-    recorder = Recorder(settings, _identify, _describe)
+    import torch  # noqa: PLC0415
+
+    # A generator that was seeded before the recorder came: torch remembers with what.
+    initial = {} if settings.from_start else {"initial_seed": torch.initial_seed()}
+    recorder = Recorder(settings, _identify, lambda: _describe(from_start=settings.from_start) | initial)
     _watch_forks(recorder)
     undo = [probe.attach(recorder) for probe in (files, calls, loader, module, backward, scaler, optimizer)]
 
@@ -106,22 +110,32 @@ def leave_note(trail: Path, leg: int, facts: dict[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def recording(trail: str | os.PathLike[str], *, every: int = 100) -> Iterator[Recorder]:
+def recording(
+    trail: str | os.PathLike[str], *, every: int = 100, append: bool = False, force: bool = False
+) -> Iterator[Recorder]:
     """Record the training steps that run inside the ``with`` block, for instance in a notebook.
 
+    Seed and build the model inside the block too, so that a difference between two recordings can be traced to them.
+
     Args:
-        trail: folder to write; a further leg if it holds a trail already.
+        trail: folder to write.
         every: beyond the latest 1,000 steps, per-tensor digests are kept for each ``every``-th step.
+        append: add a leg to a trail that exists: the run goes on.
+        force: replace a trail that exists.
+
+    Raises:
+        TrailExistsError: there is something at the path, and neither option fits it.
 
     Example::
 
         with bitproof.recording("a.trail"):
             train()
     """
-    from bitproof.trail.reader import next_leg  # noqa: PLC0415
+    from bitproof.trail.reader import claim_folder  # noqa: PLC0415
 
     folder = Path(trail)
-    recorder, detach = attach(Settings(folder, next_leg(folder), every))
+    leg = claim_folder(folder, append=append, force=force)
+    recorder, detach = attach(Settings(folder, leg, every, from_start=False))
     try:
         yield recorder
     finally:
@@ -137,11 +151,12 @@ def _identify() -> tuple[int, int]:
     return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def _describe() -> dict[str, Any]:
+def _describe(*, from_start: bool) -> dict[str, Any]:
     return {
         "bitproof": __version__,
         "argv": sys.argv,
         "cwd": str(Path.cwd()),
         "environment": environment.describe(),
         "hash_probe": hash("bitproof"),
+        "from_start": from_start,
     }

@@ -62,12 +62,18 @@ def check_command(command: Sequence[str]) -> None:
         raise LaunchError(msg)
 
 
+def what_failed(trail: Path, leg: int) -> str | None:
+    """Say why bitproof could not get into a process of a leg, or None if nothing failed."""
+    problems = (str(note["problem"]) for note in notes(trail) if note.get("leg") == leg and "problem" in note)
+    return next(problems, None)
+
+
 def why_nothing(trail: Path, command: Sequence[str], leg: int = 1) -> str:
     """Explain why a command left no steps behind."""
+    problem = what_failed(trail, leg)
+    if problem is not None:
+        return problem
     said = [note for note in notes(trail) if note.get("leg") == leg]
-    problems = [str(note["problem"]) for note in said if "problem" in note]
-    if problems:
-        return f"{problems[0]}. Install bitproof into the interpreter that trains."
     unseen = [str(event[3]["what"]) for note in said for event in note.get("events", []) if event[2] == "not-observed"]
     if unseen:
         return (

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from bitproof import fingerprint
-from bitproof.errors import TrailCorruptError, TrailNotFoundError, TrailVersionError
+from bitproof.errors import TrailCorruptError, TrailExistsError, TrailNotFoundError, TrailVersionError, UsageError
 from bitproof.trail.file import APPLICATION_ID, DRAFT, SUFFIX, unseal
 from bitproof.trail.log import is_damaged
 from bitproof.trail.records import SCHEMA_VERSION, Event, Layout, StepDetail, StepHead, TensorRow, Tensors
@@ -157,6 +158,44 @@ def next_leg(folder: Path) -> int:
 
 def _digests_of(head: StepHead, name: str) -> set[int | None]:
     return {head.rng_start.get(name), head.rng_forward.get(name), *(micro.rng.get(name) for micro in head.micros)}
+
+
+def claim_folder(folder: Path, *, append: bool, force: bool) -> int:
+    """Make a folder ready for a new leg.
+
+    Args:
+        folder: for the trail; made if missing.
+        append: add a leg to a trail that is there.
+        force: remove a trail that is there; nothing but a trail is ever removed.
+
+    Returns:
+        The number of the leg to write.
+
+    Raises:
+        TrailExistsError: there is something at the path, and neither option fits it.
+        UsageError: the folder cannot be made.
+    """
+    if folder.exists() and not folder.is_dir():
+        msg = f"{folder} is a file, and a trail is a folder. Choose another path."
+        raise TrailExistsError(msg)
+    taken = folder.exists() and any(folder.iterdir())
+    if taken and not append:
+        if not force:
+            msg = (
+                f"{folder} exists. Add a leg to it (--append, or append=True), replace it (--force, or force=True), "
+                "or choose another path."
+            )
+            raise TrailExistsError(msg)
+        if not is_trail(folder):
+            msg = f"{folder} exists and is not a trail, and only a trail is replaced. Choose another path."
+            raise TrailExistsError(msg)
+        shutil.rmtree(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        msg = f"cannot write to {folder} ({error.strerror}). Name a folder that can be written to."
+        raise UsageError(msg) from error
+    return next_leg(folder)
 
 
 def _leg_files(folder: Path) -> list[tuple[Path, int, int]]:

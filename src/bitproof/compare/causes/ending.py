@@ -8,9 +8,14 @@ from bitproof.compare.causes.made import Made, made
 
 def ending(case: Case) -> Iterator[Made]:
     """Find legs that together took fewer or more steps."""
-    if case.facet != "end":
-        return
     expected, taken = case.reference.last, case.leg.last
+    if case.facet != "end":
+        # Where the legs part before, it is what follows, or a further fault; said beside the cause.
+        if case.resumed and case.leg.leg.ended == "ended" and taken != expected:
+            code = "stopped-early" if taken < expected else "trained-too-long"
+            evidence = [f"the reference ends at step {expected}, the resumed leg at step {taken}"]
+            yield made(code, "likely", f"the legs together take {taken} steps instead of {expected}", evidence, None)
+        return
     evidence = [f"the reference ends at step {expected}, the other at step {taken}"]
     if case.leg.offset:
         evidence.append(

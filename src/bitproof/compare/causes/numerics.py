@@ -23,7 +23,7 @@ def environment(case: Case) -> Iterator[Made]:
     order = [d for d in case.environment if d.key.startswith(_ORDER)]
     rest = [d for d in case.environment if d not in [*seeds, *bits, *workers, *order]]
     if seeds and not case.resumed and _random_first(case):
-        yield _changed(seeds, "certain", "the runs were seeded differently")
+        yield _changed(seeds, "certain", "the runs were seeded differently", "Give both runs the same seed.")
     elif workers and case.facet == "batch":
         yield _changed(workers, "likely", "the data loader runs with other settings")
     if bits and case.facet in _ARITHMETIC and not (seeds and not case.resumed):
@@ -122,13 +122,16 @@ def unseeded(case: Case) -> Iterator[Made]:
     """Find a run that was never seeded, where two fresh runs differ in what a generator gives."""
     if case.resumed or not _random_first(case) or any(d.key.startswith(_SEEDS) for d in case.environment):
         return
+    if not (case.reference.legs[0].leg.meta.get("from_start", True) and case.leg.leg.meta.get("from_start", True)):
+        return  # what was seeded before the recorder came was not seen
     seeded = {str(e.data.get("generator")) for _, e in case.reference.events("seed") if e.step == 0}
     if "torch" in seeded and case.facet == "weights":
         return
     loose = [f.generator for f in findings(case.reference, case.leg, case.divergence.step) if f.generator not in seeded]
     if loose and (case.facet == "weights" or any(drawn(case.reference, case.leg, g) for g in loose)):
+        loose = [name for name in loose if case.facet == "weights" or drawn(case.reference, case.leg, name)]
         names = " and ".join(loose)
-        evidence = [f"{names}: no seeding call before the first step", "its states differ in the two runs"]
+        evidence = [f"{names}: no seeding call before the first step", "the states differ in the two runs"]
         where = None
         remedy = (
             "Seed every generator that is drawn from at the start: torch.manual_seed, random.seed, numpy.random.seed."
@@ -136,17 +139,17 @@ def unseeded(case: Case) -> Iterator[Made]:
         yield made(
             "rng-not-restored",
             "certain" if "torch" in loose else "likely",
-            f"{names}'s generator was never seeded",
+            f"the generator{'s' if len(loose) > 1 else ''} of {names} {'were' if len(loose) > 1 else 'was'} never seeded",
             evidence,
             where,
             remedy,
         )
 
 
-def _changed(differences: list[Difference], confidence: Confidence, summary: str) -> Made:
+def _changed(differences: list[Difference], confidence: Confidence, summary: str, remedy: str | None = None) -> Made:
     evidence = [f"{d.key}: {d.reference!r} in the reference, {d.other!r} in the other" for d in differences[:4]]
     keys = ", ".join(d.key for d in differences[:3])
-    return made("environment-changed", confidence, f"{summary}: {keys}", evidence, None)
+    return made("environment-changed", confidence, f"{summary}: {keys}", evidence, None, remedy)
 
 
 def _random_first(case: Case) -> bool:

@@ -194,11 +194,23 @@ def latent(reference: Timeline, leg: Placed, *, also_drawn: bool) -> list[Latent
         if drawn(reference, leg, name):
             if not also_drawn:
                 continue
-            summary = f"{name}'s generator differs and is drawn from, and nothing that counts depends on it"
+            summary = _harmless(reference, leg, name)
         else:
             summary = f"{name}'s generator differs, nothing draws from it"
         found.append(Latent("rng-not-restored", summary))
     return found
+
+
+def _harmless(reference: Timeline, leg: Placed, name: str) -> str:
+    one, other = reference.head(leg.first), leg.head(leg.first)
+    assert one is not None
+    assert other is not None
+    if one.rng_forward.get(name) == other.rng_forward.get(name):
+        return (
+            f"{name}'s generator differs before the data of step {leg.first} is fetched and is right when the model is "
+            "called; harmless while nothing draws from it in between"
+        )
+    return f"{name}'s generator differs and is drawn from, and nothing that counts depends on it"
 
 
 _SAID: dict[Code, str] = {

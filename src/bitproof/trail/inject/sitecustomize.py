@@ -27,11 +27,14 @@ def _attach() -> None:
     settings = json.loads(_SETTINGS)
     module, function = settings["agent"].split(":")
     try:
-        agent = importlib.import_module(module)
+        getattr(importlib.import_module(module), function)(settings)
     except ImportError as error:
-        _note(f"bitproof cannot be imported by {sys.executable}: {error}")
-        return
-    getattr(agent, function)(settings)
+        _note(
+            "bitproof cannot be imported by %s: %s. Install bitproof into the interpreter that trains."
+            % (sys.executable, error)
+        )
+    except Exception as error:  # noqa: BLE001  # whatever it is, it is ours, and the script must go on as if we were not here
+        _note("bitproof itself failed in this process, please report it: %s: %s" % (type(error).__name__, error))
 
 
 class _TorchFinder(importlib.abc.MetaPathFinder):
