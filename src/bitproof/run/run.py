@@ -136,7 +136,7 @@ class Run:
         self._closing.insert(0, self._log.close)
         self._legs = Legs(self.folder)
         self._legs.begin(sequence=self._resumed.sequence if self._resumed else None, step=self._base, micro=self._micro)
-        self._recorder, detach = attach(Settings(self._legs.trail, self._legs.number))
+        self._recorder, detach = attach(Settings(self._legs.trail, self._legs.number, from_start=False))
         self._recorder.on_boundary = self._passed
         self._recorder.on_write_error(self._trail_ended)
         self._closing.insert(0, detach)
