@@ -31,13 +31,19 @@ OPTIONS = {
         "-v",
         "command",
     },
+    "export": {"--json", "--part", "--step", "run", "target"},
+    "gc": {"--json", "--quarantine", "run"},
+    "ls": {"--json", "run"},
+    "restore": {"--json", "--step", "run"},
+    "show": {"--json", "--step", "run"},
+    "verify": {"--json", "run"},
     "record": {"--append", "--every", "--force", "--output", "-f", "-o", "command"},
 }
 
 
 def test_public_names() -> None:
     """``bitproof.__all__`` is sorted, complete and importable."""
-    assert bitproof.__all__ == ["BitproofError", "__version__", "recording"]
+    assert bitproof.__all__ == ["BitproofError", "Every", "Keep", "Run", "__version__", "recording"]
     assert bitproof.__all__ == sorted(bitproof.__all__)
     for name in bitproof.__all__:
         assert getattr(bitproof, name) is not None

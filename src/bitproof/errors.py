@@ -20,6 +20,9 @@
     │   ├── CheckpointCorruptError   (ValueError)         damaged, cut, or pointing out of the store
     │   ├── CheckpointMismatchError  (ValueError)         its tensors are not those it is loaded into
     │   └── TornSaveError            (RuntimeError)       a tensor changed while it was being saved
+    ├── RunError                     (RuntimeError)       a run cannot go on like this
+    │   ├── RunStateError            (TypeError)          a part of the state cannot be carried
+    │   └── ResumeRefusedError       (ValueError)         a checkpoint did not come back as it was saved
     ├── LaunchError                  (OSError)            the command could not be started
     ├── OutputError                  (OSError)            a user's output folder could not be put back
     ├── ProbeError                   (RuntimeError)       PyTorch lacks something a probe hooks into
@@ -111,6 +114,18 @@ class CheckpointMismatchError(StoreError, ValueError):
 
 class TornSaveError(StoreError, RuntimeError):
     """A tensor changed while it was being saved; nothing was committed."""
+
+
+class RunError(BitproofError, RuntimeError):
+    """A run cannot go on like this."""
+
+
+class RunStateError(RunError, TypeError):
+    """A part of a run's state cannot be carried."""
+
+
+class ResumeRefusedError(RunError, ValueError):
+    """A checkpoint did not come back as it was saved."""
 
 
 class LaunchError(BitproofError, OSError):

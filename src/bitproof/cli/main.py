@@ -8,7 +8,7 @@ from types import FrameType
 import typer
 
 from bitproof.__about__ import __version__
-from bitproof.cli import causes, data, diff, prove, record
+from bitproof.cli import causes, data, diff, export, gc, ls, prove, record, restore, show, verify
 from bitproof.errors import BitproofError
 
 USAGE_STATUS = 2
@@ -56,6 +56,12 @@ def _options(
 app.command("prove")(prove.prove)
 app.command("record")(record.record)
 app.command("diff")(diff.diff)
+app.command("ls")(ls.ls)
+app.command("show")(show.show)
+app.command("verify")(verify.verify)
+app.command("restore")(restore.restore)
+app.command("export")(export.export)
+app.command("gc")(gc.gc)
 app.command("causes")(causes.causes)
 app.add_typer(data.app, name="data")
 

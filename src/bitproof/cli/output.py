@@ -2,11 +2,11 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -15,6 +15,8 @@ from bitproof.errors import MissingExtraError, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from bitproof.run.checkpoints import CheckpointDifference
 
 
 def check_page(page: Path | None) -> None:
@@ -61,6 +63,31 @@ def console() -> "Console":
             raise  # noqa: PLE0704  # called where it is being handled
 
     return Plain()
+
+
+def print_json(answer: Any) -> None:
+    """Print an answer as JSON, and nothing else."""
+    import msgspec  # noqa: PLC0415  # --help must be quick
+
+    with reader_may_leave():
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode() + "\n")
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print lines as they are."""
+    with reader_may_leave():
+        sys.stdout.writelines(f"{line}\n" for line in lines)
+
+
+def show_checkpoints(found: "CheckpointDifference", *, as_json: bool, verbose: bool) -> None:
+    """Print how two checkpoints differ, and exit with 0 if they do not, else 1."""
+    if as_json:
+        print_json(found)
+    else:
+        from bitproof.report.wording import checkpoint_lines  # noqa: PLC0415  # --help must be quick
+
+        print_lines(checkpoint_lines(found, verbose=verbose))
+    raise typer.Exit(0 if found.verdict == "identical" else 1)
 
 
 def show(verdict: Verdict, *, as_json: bool, page: Path | None, verbose: bool) -> None:

@@ -13,9 +13,10 @@ TOUCHED = "touched"
 STEPS_AFTER_SIGNAL = 3
 """A process that goes on after a signal takes this many more steps, and is killed then."""
 
-Writer = Literal["torch.save", "safetensors", "open"]
+Writer = Literal["torch.save", "safetensors", "open", "bitproof.Run"]
 COVERED = (
-    "torch.save, safetensors (with its own temporary file), open() for writing (numpy.save, json, pickle and more)"
+    "torch.save, safetensors (with its own temporary file), bitproof.Run, open() for writing (numpy.save, json, pickle "
+    "and more)"
 )
 """The writers that can be stopped in the middle of a file."""
 

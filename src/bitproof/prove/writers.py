@@ -1,7 +1,7 @@
 """Watch files being written, with a way to leave one half written: one adapter a writer.
 
-Covered: ``torch.save`` to a path, safetensors (which, from 0.8, writes a temporary file and renames it itself), and
-Python's ``open`` for writing, through which ``numpy.save``, ``json.dump``, pickle and ``torch.save`` to a file object go.
+Covered: ``torch.save`` to a path, safetensors (which, from 0.8, writes a temporary file and renames it itself),
+bitproof's own store, and Python's ``open`` for writing, through which ``numpy.save``, ``json.dump``, pickle and ``torch.save`` to a file object go.
 """
 
 import builtins
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 
 from bitproof.prove.orders import Writer
-from bitproof.trail.probes.patching import when_imported, wrap
+from bitproof.trail.probes.patching import all_of, when_imported, wrap
 
 
 class Watching(Protocol):
@@ -46,6 +46,12 @@ def watch_files(folders: list[Path], told: Watching) -> None:
     wrap(torch.serialization, "save", watch.torch_save)
     when_imported("safetensors.torch", lambda module: wrap(module, "serialize_file", watch.serialize_file))
     when_imported("safetensors.numpy", lambda module: wrap(module, "serialize_file", watch.serialize_file))
+    when_imported(
+        "bitproof.store.system",
+        lambda module: all_of(
+            [wrap(module.System, "open", watch.store_open), wrap(module.System, "write", watch.store_write)]
+        ),
+    )
     wrap(io, "open", watch.open)
     wrap(builtins, "open", watch.open)
 
@@ -55,6 +61,8 @@ class _Watch:
         self._folders = folders
         self._told = told
         self._count = 0
+        self._store_files: dict[int, Path] = {}
+        """By descriptor: the one to tear."""
 
     def _below(self, path: Any) -> Path | None:
         if not isinstance(path, (str, bytes, os.PathLike)):
@@ -94,6 +102,28 @@ class _Watch:
             return None
 
         return serialize_file
+
+    def store_open(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def open_(system: Any, path: Path, flags: int) -> Any:
+            # A file that is to be written is begun anew; the lock is only held.
+            torn = self._to_be_torn(path, "bitproof.Run") if flags & os.O_TRUNC else None
+            descriptor = original(system, path, flags)
+            if torn is not None:
+                self._store_files[descriptor] = torn
+            return descriptor
+
+        return open_
+
+    def store_write(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def write(system: Any, descriptor: int, data: memoryview) -> Any:
+            path = self._store_files.get(descriptor)
+            if path is None:
+                return original(system, descriptor, data)
+            original(system, descriptor, data[: len(data) // 2])
+            self._told.torn(path)
+            return None
+
+        return write
 
     def open(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def open_(

@@ -4,12 +4,16 @@ import json
 import shlex
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.ansi import AnsiDecoder
 
 from bitproof.compare.verdict import WORST_FIRST, Divergence, Moment, Seam, Verdict
 
+if TYPE_CHECKING:  # it imports torch, and a verdict is printed without
+    from bitproof.run.checkpoints import CheckpointDifference, TensorDifference
+
+_TENSORS_SHOWN = 20
 _HEADLINES = {
     "identical": "IDENTICAL",
     "diverged": "DIVERGED",
@@ -230,3 +234,24 @@ def trail_paths(verdict: Verdict) -> list[tuple[str, str]]:
 def command(verdict: Verdict) -> str:
     """Return the command as it would be typed."""
     return printable(shlex.join(verdict.command))
+
+
+def checkpoint_lines(found: "CheckpointDifference", *, verbose: bool) -> list[str]:
+    """Say how two checkpoints differ, a line a tensor."""
+    if found.verdict == "identical":
+        return [f"identical: all {found.tensors} tensors have the same names, dtypes, shapes and bytes"]
+    shown = found.differences if verbose else found.differences[:_TENSORS_SHOWN]
+    lines = [f"different: {len(found.differences)} of {found.tensors} tensors"]
+    lines += [f"  {printable(d.name)}: {_tensor_difference(d)}" for d in shown]
+    left = len(found.differences) - len(shown)
+    return [*lines, f"  and {left} more; --verbose lists them"] if left else lines
+
+
+def _tensor_difference(found: "TensorDifference") -> str:
+    if found.what in {"dtype", "shape"}:
+        return f"{found.first} in the first, {found.second} in the second"
+    if found.what != "values":
+        return f"{found.what} ({found.first or found.second})"
+    ulp = f", {found.ulp:,} ULP" if found.ulp is not None else ""
+    apart = f", {found.apart:.6g}" if found.apart is not None else ""
+    return f"{found.differing:,} of {found.of:,} elements of {found.first} differ; the farthest apart{apart}{ulp}"

@@ -109,6 +109,10 @@ class BackgroundSaver:
         self._join()
         self.check()
 
+    def wait_quietly(self) -> None:
+        """Wait until nothing is in flight; what it raised is kept for the next :meth:`check`."""
+        self._join()
+
     def close(self) -> None:
         """Wait, free the buffers, and raise what an earlier save raised; the store stays open."""
         self._join()

@@ -6,7 +6,7 @@ import multiprocessing.util
 import os
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,23 @@ def _after_fork() -> None:
 
 def _finish_with_process(recorder: Recorder) -> None:
     multiprocessing.util.Finalize(recorder, recorder.finish, exitpriority=0)
+
+
+def saving(path: str, writer: str, tree: Any) -> Callable[[], None]:
+    """Look at a tree that is about to be saved by bitproof itself, for every recorder of this process.
+
+    Returns:
+        What is to be called once it is saved; the event then has the step and micro-step of now.
+    """
+    from bitproof.trail.probes.files import saved_row  # noqa: PLC0415  # imports torch
+
+    seen = [(recorder, recorder.now, saved_row(recorder, tree)) for recorder in list(_recorders)]
+
+    def committed() -> None:
+        for recorder, at, row in seen:
+            recorder.event("file-saved", {"path": path, "writer": writer}, row, at=at)
+
+    return committed
 
 
 def attach_for_life(settings: Settings) -> Recorder:

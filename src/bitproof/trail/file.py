@@ -12,7 +12,7 @@ import contextlib
 import itertools
 import os
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,10 @@ class LegWriter:
         leg: number of the leg, from 1.
         rank: of this process.
         meta: facts about the leg, stored as JSON; ``environment`` among them.
+
+    Attributes:
+        on_error: told once of a write that the system refused (a full disk); the file then ends there. With None, the
+            refusal is raised.
     """
 
     def __init__(self, folder: Path, leg: int, rank: int, meta: dict[str, Any]) -> None:
@@ -88,25 +92,23 @@ class LegWriter:
         execute(f"PRAGMA wal_autocheckpoint={_FOLD_PAGES}")
         self._encode = msgspec.msgpack.Encoder().encode
         self._events = itertools.count(1)
+        self._refused = False
+        self.on_error: Callable[[Exception], None] | None = None
 
     def layout(self, number: int, layout: Layout) -> None:
         """Store a layout under its number."""
-        self._connection.execute(
-            "INSERT INTO layouts VALUES (?, ?)", (number, seal("layouts", number, self._encode(layout)))
-        )
+        self._execute("INSERT INTO layouts VALUES (?, ?)", (number, seal("layouts", number, self._encode(layout))))
 
     def step(self, head: StepHead, detail: StepDetail) -> None:
         """Store a step, in place of an earlier row with its number."""
-        self._connection.execute(
+        self._execute(
             "INSERT OR REPLACE INTO steps VALUES (?, ?, ?)",
             (head.step, *self._sealed("steps", head.step, head, detail)),
         )
 
     def final(self, head: StepHead, detail: StepDetail) -> None:
         """Store the state after the last step."""
-        self._connection.execute(
-            "INSERT OR REPLACE INTO final VALUES (1, ?, ?)", self._sealed("final", 1, head, detail)
-        )
+        self._execute("INSERT OR REPLACE INTO final VALUES (1, ?, ?)", self._sealed("final", 1, head, detail))
 
     def _sealed(self, table: str, key: int, head: StepHead, detail: StepDetail) -> tuple[bytes, bytes]:
         return seal(f"{table}.head", key, self._encode(head)), seal(f"{table}.detail", key, self._encode(detail))
@@ -117,27 +119,28 @@ class LegWriter:
             (number, seal("events", number, self._encode(event)))
             for event, number in zip(events, self._events, strict=False)
         ]
-        self._connection.executemany("INSERT INTO events VALUES (?, ?)", rows)
+        for row in rows:
+            self._execute("INSERT INTO events VALUES (?, ?)", row)
 
     def forget_details(self, first: int, last: int, every: int) -> None:
         """Drop the details of steps ``first`` to ``last``, but for each ``every``-th."""
-        self._connection.execute(
+        self._execute(
             "UPDATE steps SET detail = NULL WHERE step BETWEEN ? AND ? AND step % ? != 0 AND detail IS NOT NULL",
             (first, last, every),
         )
 
     def begin(self) -> None:
         """Start a transaction."""
-        self._connection.execute("BEGIN")
+        self._execute("BEGIN")
 
     def commit(self) -> None:
         """Hand the transaction to the operating system."""
-        self._connection.execute("COMMIT")
+        self._execute("COMMIT")
 
     def close(self) -> None:
         """Fold the log into the database and close it."""
-        self._connection.execute("PRAGMA busy_timeout=100")  # a reader is not waited for
-        self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._execute("PRAGMA busy_timeout=100")  # a reader is not waited for
+        self._execute("PRAGMA wal_checkpoint(TRUNCATE)")
         with contextlib.suppress(sqlite3.OperationalError):  # somebody is reading it: then the log stays beside it
             self._connection.execute("PRAGMA journal_mode=DELETE")
         self._connection.close()
@@ -145,6 +148,17 @@ class LegWriter:
     def abandon(self) -> None:
         """Let go of a connection that was inherited through fork."""
         _orphans.append(self._connection)
+
+    def _execute(self, statement: str, values: Sequence[Any] = ()) -> None:
+        if self._refused:
+            return
+        try:
+            self._connection.execute(statement, values)
+        except sqlite3.OperationalError as error:
+            if self.on_error is None:
+                raise
+            self._refused = True
+            self.on_error(error)
 
 
 def _beginning(facts: dict[str, Any]) -> bytes:

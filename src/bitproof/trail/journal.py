@@ -42,6 +42,8 @@ class Journal:
         self._layout_count = 0
         self._lock = threading.RLock()
         """Held while writing: a save in the background, or the garbage collector, may come in between."""
+        self.on_write_error: Callable[[Exception], None] | None = None
+        """Told once if the system refuses a write; without it, that is raised."""
         self.early: deque[Event] = deque(maxlen=_EARLY_EVENTS)
         """Events before the first step."""
         self._states: list[tuple[str, int, bytes]] = []
@@ -164,6 +166,7 @@ class Journal:
                 writer.events(list(self.early))
                 writer.commit()
                 self.early.clear()
+                writer.on_error = self.on_write_error
                 self._writer = writer
         return self._writer
 

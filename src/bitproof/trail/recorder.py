@@ -277,9 +277,25 @@ class Recorder:
         """Turn a facet's entries into a row, storing its layout if it is a new one."""
         return self._journal.row(facet, entries)[0]
 
-    def event(self, kind: EventKind, data: dict[str, Any], saved: TensorRow | None = None) -> None:
-        """Record that something happened, with the user's line."""
-        self._journal.event(Event(self.step, len(self._window.micros), kind, data, user_line(), saved))
+    @property
+    def now(self) -> tuple[int, int]:
+        """Steps of this leg that are complete, and backward passes of the next one."""
+        return self.step, len(self._window.micros)
+
+    def event(
+        self,
+        kind: EventKind,
+        data: dict[str, Any],
+        saved: TensorRow | None = None,
+        *,
+        at: tuple[int, int] | None = None,
+    ) -> None:
+        """Record that something happened, now or at an earlier step, with the user's line."""
+        self._journal.event(Event(*(at or self.now), kind, data, user_line(), saved))
+
+    def on_write_error(self, told: Callable[[Exception], None]) -> None:
+        """Let training go on if the trail cannot be written any more, and tell of it once; else that is raised."""
+        self._journal.on_write_error = told
 
     def note_unseen(self, what: str) -> None:
         """Say once that something could not be seen."""

@@ -30,7 +30,7 @@ def attach(recorder: Recorder) -> Detach:
             recorder.event(
                 "file-saved",
                 {"path": _path(f), "writer": "torch.save"},
-                _row(recorder, dict(_leaves(recorder, obj, ""))),
+                saved_row(recorder, obj),
             )
             return result
 
@@ -74,6 +74,11 @@ def attach(recorder: Recorder) -> Detach:
         when_imported("safetensors.torch", watch_safetensors_torch),
     ]
     return all_of(undo)
+
+
+def saved_row(recorder: Recorder, tree: Any) -> TensorRow | None:
+    """Return a row of the leaves of a tree that is saved."""
+    return _row(recorder, dict(_leaves(recorder, tree, "")))
 
 
 def _path(f: Any) -> str | None:

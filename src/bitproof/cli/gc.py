@@ -1,0 +1,27 @@
+"""``bitproof gc``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def gc(
+    run: Annotated[Path, typer.Argument(help="A run's folder.")],
+    quarantine: Annotated[bool, typer.Option("--quarantine", help="Remove damaged checkpoints, too.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON and nothing else.")] = False,
+) -> None:
+    """Remove what no checkpoint of a run needs: files that a crash left, and on demand what was set aside as damaged.
+
+    Examples:
+      bitproof gc runs/digits
+    """
+    from bitproof.cli.output import print_json, print_lines  # noqa: PLC0415  # --help must be quick
+    from bitproof.store import Store  # noqa: PLC0415
+
+    with Store(run, create=False) as store:
+        swept = store.gc(quarantine=quarantine)
+    if json:
+        print_json({"format": 1, "files": swept.files, "bytes": swept.size})
+    else:
+        print_lines([f"removed {swept.files} files, {swept.size / 1e6:.1f} MB"])

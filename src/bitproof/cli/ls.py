@@ -1,0 +1,31 @@
+"""``bitproof ls``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def ls(
+    run: Annotated[Path, typer.Argument(help="A run's folder.")],
+    json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON and nothing else.")] = False,
+) -> None:
+    """List the checkpoints of a run, oldest first.
+
+    Examples:
+      bitproof ls runs/digits
+    """
+    from bitproof.cli.output import print_json, print_lines  # noqa: PLC0415  # --help must be quick
+    from bitproof.store import Store  # noqa: PLC0415
+
+    store = Store(run, create=False)
+    commits = store.checkpoints()
+    if json:
+        print_json({"format": 1, "checkpoints": commits, "problems": [str(problem) for problem in store.problems]})
+        return
+    lines = [
+        f"step {c.step:<9} {c.saved_at}  {c.size / 1e6:>10.1f} MB, {c.written / 1e6:.1f} MB written  "
+        + "  ".join(f"{name}={value}" for name, value in c.facts.items())
+        for c in commits
+    ]
+    print_lines([*lines, *(f"damaged: {problem}" for problem in store.problems)] or ["no checkpoint yet"])

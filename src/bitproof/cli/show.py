@@ -1,0 +1,37 @@
+"""``bitproof show``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def show(
+    run: Annotated[Path, typer.Argument(help="A run's folder.")],
+    step: Annotated[int | None, typer.Option(help="Of the checkpoint; by default the newest good one.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON and nothing else.")] = False,
+) -> None:
+    """Show what one checkpoint holds, and what the crashes of the run have proven.
+
+    Examples:
+      bitproof show runs/digits --step 120
+    """
+    from bitproof.cli.output import print_json, print_lines  # noqa: PLC0415  # --help must be quick
+    from bitproof.run.checkpoints import opened  # noqa: PLC0415
+    from bitproof.run.proof import Legs  # noqa: PLC0415
+    from bitproof.store import Store  # noqa: PLC0415
+
+    checkpoint = opened(Store(run, create=False), step)
+    tensors = {name: checkpoint.tensors.describe(name) for name in checkpoint.tensors}
+    legs = Legs.stored(run)
+    if json:
+        described = {
+            name: {"dtype": str(dtype).removeprefix("torch."), "shape": list(shape), "xxh3_128": digest}
+            for name, (dtype, shape, digest) in tensors.items()
+        }
+        print_json({"format": 1, "checkpoint": checkpoint.commit, "tensors": described, "legs": legs})
+        return
+    facts = "  ".join(f"{name}={value}" for name, value in checkpoint.facts.items())
+    lines = [f"step {checkpoint.step}, saved at {checkpoint.commit.saved_at}  {facts}"]
+    lines += [f"  {name}  {str(d).removeprefix('torch.')}{list(shape)}" for name, (d, shape, _) in tensors.items()]
+    print_lines([*lines, "legs:", *(f"  {leg}" for leg in legs)])

@@ -1,0 +1,112 @@
+"""Checkpoints on the command line: list, show, verify, go back, export, compare."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from run_training import parts, train
+from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
+
+from bitproof.cli.main import app
+from bitproof.errors import CheckpointCorruptError, UsageError
+from bitproof.run import Every, Run
+from bitproof.run.checkpoints import compare
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run with a checkpoint of each of 3 steps."""
+    folder: Path = tmp_path_factory.mktemp("run")
+    train(folder, epochs=1, save_every=Every(steps=1), background=False, keep=None)
+    return folder
+
+
+def answer(*arguments: str | Path, status: int = 0) -> dict[str, Any]:
+    """Run a command with --json and without, and return its answer."""
+    words = [str(argument) for argument in arguments]
+    said = CliRunner().invoke(app, words)
+    assert said.exit_code == status, said.output
+    assert said.output.strip()
+    printed = CliRunner().invoke(app, [*words, "--json"])
+    assert printed.exit_code == status
+    found: dict[str, Any] = json.loads(printed.stdout)
+    assert found["format"] == 1
+    return found
+
+
+def test_list_show_and_verify(run: Path) -> None:
+    """Each command says what the store holds."""
+    assert [c["step"] for c in answer("ls", run)["checkpoints"]] == [1, 2, 3, 3]
+    shown = answer("show", run, "--step", "2")
+    assert shown["checkpoint"]["step"] == 2
+    assert shown["tensors"]["parts/model/state/parameters/0.weight"]["shape"] == [8, 4]
+    assert shown["legs"][0]["leg"] == 1
+    assert answer("verify", run)["problems"] == []
+    assert answer("gc", run)["files"] == 0
+
+
+def test_export_gives_the_weights_of_a_state_dict(run: Path, tmp_path: Path) -> None:
+    """The file loads into the module; compared with the run, it is identical."""
+    target = tmp_path / "model.safetensors"
+    answer("export", run, target)
+    model = parts()["model"]
+    assert not model.load_state_dict(load_file(target)).missing_keys
+    assert answer("diff", run, target)["verdict"] == "identical"
+    said = CliRunner().invoke(app, ["export", str(run), str(target), "--part", "student"])
+    assert isinstance(said.exception, UsageError)
+    assert "no module 'student'; it has: model, ema" in str(said.exception)
+
+
+def test_two_checkpoints_of_a_run_differ_tensor_by_tensor(run: Path) -> None:
+    """Differences are in elements and in ULP."""
+    found = answer("diff", f"{run}@1", f"{run}@2", status=1)
+    weights = next(d for d in found["differences"] if d["name"] == "parts/model/state/parameters/0.weight")
+    assert (weights["what"], weights["of"]) == ("values", 32)
+    assert weights["ulp"] > 0
+    assert found["identical"] < found["tensors"]
+
+
+def test_each_kind_of_difference_is_named(tmp_path: Path) -> None:
+    """A bit, a dtype, a shape, a name, a NaN, a sign of zero."""
+    one = {"same": torch.ones(2), "bit": torch.tensor([1.0, -0.0, 2.0]), "nan": torch.tensor([float("nan")])}
+    one |= {"kind": torch.ones(2), "form": torch.ones(2), "gone": torch.ones(1), "long": torch.tensor([1.0]).double()}
+    other = {"same": torch.ones(2), "bit": torch.tensor([1.0000001, 0.0, 2.0]), "nan": torch.tensor([1.0])}
+    other |= {"kind": torch.ones(2).half(), "form": torch.ones(1, 2), "new": torch.ones(1), "long": -one["long"]}
+    save_file(one, tmp_path / "one.safetensors")
+    torch.save({"model": None} | other, tmp_path / "other.pt")
+    found = {d.name: d for d in compare(tmp_path / "one.safetensors", tmp_path / "other.pt").differences}
+    assert "same" not in found
+    assert (found["bit"].differing, found["bit"].ulp) == (2, 1)
+    assert (found["nan"].differing, found["nan"].ulp) == (1, None)
+    assert found["long"].ulp == 2 * 0x3FF0_0000_0000_0000
+    assert (found["kind"].what, found["kind"].second) == ("dtype", "float16[2]")
+    assert (found["form"].what, found["form"].second) == ("shape", "float32[1, 2]")
+    assert (found["gone"].what, found["new"].what) == ("only in the first", "only in the second")
+
+
+def test_a_checkpoint_that_would_run_code_is_refused(tmp_path: Path) -> None:
+    """Nothing of it runs, and the message says what to do."""
+
+    class Harm:
+        def __reduce__(self) -> Any:
+            return os.mkdir, (str(tmp_path / "harm"),)
+
+    torch.save({"weight": torch.ones(1), "harm": Harm()}, tmp_path / "bad.pt")
+    with pytest.raises(CheckpointCorruptError, match=r"bad.pt cannot be read.*runs no code"):
+        compare(tmp_path / "bad.pt", tmp_path / "bad.pt")
+    assert not (tmp_path / "harm").exists()
+
+
+def test_going_back_to_an_older_checkpoint(tmp_path: Path) -> None:
+    """The run goes on from it, the newer ones stay, and the steps taken again are compared."""
+    train(tmp_path, epochs=1, save_every=Every(steps=1), background=False, keep=None)
+    assert answer("restore", tmp_path, "--step", "2")["checkpoint"]["step"] == 2
+    with Run(tmp_path, save_every=None, **parts()) as run:
+        assert run.step == 2
+    again, _ = train(tmp_path, epochs=1)
+    assert again.verdict is not None
+    assert again.verdict.verdict == "identical"
