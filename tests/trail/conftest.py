@@ -51,7 +51,7 @@ class Recorded:
 
     def run(self, train: Callable[[], object]) -> Leg:
         """Record ``train()`` as a further leg and return that leg."""
-        with bitproof.recording(self.path):
+        with bitproof.recording(self.path, append=True):
             train()
         return read_trail(self.path).legs[-1]
 

@@ -605,7 +605,7 @@ def test_legs_follow_each_other(recorded: Any) -> None:
     assert (first.number, second.number) == (1, 2)
     assert first.final is not None
     assert first.final.roots["weights"] == second.steps[0].roots["weights"]
-    with bitproof.recording(recorded.path):
+    with bitproof.recording(recorded.path, append=True):
         pass
     assert len(read_trail(recorded.path).legs) == 2
 

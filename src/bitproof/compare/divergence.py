@@ -11,6 +11,8 @@ from bitproof.compare.verdict import Divergence
 from bitproof.errors import IncomparableError
 from bitproof.trail.records import RESULT_FACETS, STATE_FACETS, StepHead, Tensors
 
+_NAMELESS = re.compile(r"/group\d+\.\d+$")
+"""A parameter that an optimizer has and no known module holds."""
 _MOST_NAMES = 5
 _NOT_STATE = re.compile(
     r"(^|[._\-])(rng|random|generator|time|timestamp|walltime|wall_?clock|clock|elapsed|duration|seconds|date|datetime"
@@ -192,7 +194,7 @@ def _facet_delta(reference: Side, leg: Placed, step: int, facet: str) -> Delta |
     if facet in {"weights", "buffers"}:
         # Nor has a model that only one side called, for a look at its results, any state on the other.
         common = _owners(left) & _owners(right)
-        names = tuple(name for name in names if _owner(name) in common) if common else names
+        names = tuple(name for name in names if _owner(name) in common or _NAMELESS.search(name)) if common else names
     return Delta(facet, names, len(set(left.names) | set(right.names))) if names else None
 
 
