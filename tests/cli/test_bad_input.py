@@ -103,8 +103,13 @@ def broken(reference: Path, tmp_path: Path) -> dict[str, Path]:
     with sqlite3.connect(leg["newer"]) as connection:
         connection.execute("PRAGMA user_version = 99")
     connection.close()
+    from bitproof.trail.file import seal
+
     with sqlite3.connect(leg["algorithm"]) as connection:
-        connection.execute("UPDATE meta SET value = ? WHERE key = 'algorithms'", (b'{"cpu":"crc32","other":"x"}',))
+        connection.execute(
+            "UPDATE meta SET value = ? WHERE key = 'algorithms'",
+            (seal("meta", "algorithms", b'{"cpu":"crc32","other":"x"}'),),
+        )
     connection.close()
     made["nothing"] = tmp_path / "nothing.trail"
     made["folder"] = tmp_path / "folder"
