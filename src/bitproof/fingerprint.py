@@ -103,22 +103,28 @@ def digest_and_sketch(tensor: "torch.Tensor") -> tuple[int, bytes]:
         What :func:`digest_tensor` gives; and the first, middle and last element in row-major order, each left-aligned
         in 8 bytes (zeros for a tensor that is empty, not on the host, or of wider elements).
     """
-    width = tensor.element_size()
-    if (
-        tensor.is_conj()
-        or tensor.is_neg()
-        or width > _ELEMENT
-        or not tensor.is_contiguous()
-        or tensor.device.type != "cpu"
-    ):
+    if not _is_plain(tensor):
         return digest_tensor(tensor), bytes(3 * _ELEMENT)
-    size = tensor.nbytes
-    if size == 0:
-        return digest_bytes(b""), bytes(3 * _ELEMENT)
-    data: Any = view_bytes(tensor)
+    data = view_bytes(tensor)
+    return xxh3_64_intdigest(data) or 1, _sketch(tensor, data)
+
+
+def _is_plain(tensor: "torch.Tensor") -> bool:
+    """Tell whether a tensor's memory is its row-major bytes, in elements that a sketch holds."""
+    return (
+        tensor.nbytes > 0
+        and tensor.is_contiguous()
+        and tensor.device.type == "cpu"
+        and tensor.element_size() <= _ELEMENT
+        and not (tensor.is_conj() or tensor.is_neg())
+    )
+
+
+def _sketch(tensor: "torch.Tensor", data: Any) -> bytes:
+    size, width = tensor.nbytes, tensor.element_size()
     middle, gap = size // width // 2 * width, _GAPS[width]
-    sketch = data[:width] + gap + data[middle : middle + width] + gap + data[size - width : size] + gap
-    return xxh3_64_intdigest(data) or 1, sketch
+    sketch: bytes = data[:width] + gap + data[middle : middle + width] + gap + data[size - width : size] + gap
+    return sketch
 
 
 def digest_all(tensors: "Sequence[torch.Tensor]") -> list[tuple[int, bytes]]:
@@ -132,29 +138,38 @@ def digest_all(tensors: "Sequence[torch.Tensor]") -> list[tuple[int, bytes]]:
     Returns:
         What :func:`digest_and_sketch` gives for each.
     """
-    large = [i for i, tensor in enumerate(tensors) if tensor.nbytes >= _LARGE]
-    if sum(tensors[i].nbytes for i in large) < _WORTH_THREADS or _CORES == 1:
+    large = [i for i, tensor in enumerate(tensors) if tensor.nbytes >= _LARGE and _is_plain(tensor)]
+    if _CORES == 1 or sum(tensors[i].nbytes for i in large) < _WORTH_THREADS:
         return [digest_and_sketch(tensor) for tensor in tensors]
-    found: list[tuple[int, bytes] | None] = [None] * len(tensors)
-    # The largest first, handed out one by one, so that the threads end together.
-    queue = iter(sorted(large, key=lambda i: tensors[i].nbytes, reverse=True))
-    lock = threading.Lock()
+    digests: dict[int, int] = {}
 
-    def work() -> None:
-        while True:
-            with lock:
-                i = next(queue, None)
-            if i is None:
-                return
-            found[i] = digest_and_sketch(tensors[i])
+    def work(share: list[int]) -> None:
+        # In one call, so that the lock is taken for an instant between two tensors, and no longer.
+        digests.update(zip(share, map(xxh3_64_intdigest, [views[i] for i in share]), strict=True))
 
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(_CORES - 1)]
+    views = {i: view_bytes(tensors[i]) for i in large}
+    first, *others = _shares(large, [tensor.nbytes for tensor in tensors])
+    threads = [threading.Thread(target=work, args=(share,), daemon=True) for share in others]
     for thread in threads:
         thread.start()
-    work()
+    work(first)
     for thread in threads:
         thread.join()
-    return [done or digest_and_sketch(tensors[i]) for i, done in enumerate(found)]
+    return [
+        (digests[i] or 1, _sketch(tensor, views[i])) if i in digests else digest_and_sketch(tensor)
+        for i, tensor in enumerate(tensors)
+    ]
+
+
+def _shares(large: list[int], sizes: list[int]) -> list[list[int]]:
+    """Deal out tensors to the threads, the largest first, each to the one with the least to do."""
+    shares: list[list[int]] = [[] for _ in range(_CORES)]
+    loads = [0] * _CORES
+    for i in sorted(large, key=sizes.__getitem__, reverse=True):
+        least = loads.index(min(loads))
+        shares[least].append(i)
+        loads[least] += sizes[i]
+    return shares
 
 
 def digest_rows(tensor: "torch.Tensor") -> list[int]:
