@@ -1,8 +1,10 @@
 """The entry point: commands put together, errors turned into one message and an exit status."""
 
+import inspect
 import os
 import signal
 import sys
+from collections.abc import Callable
 from types import FrameType
 
 import typer
@@ -53,16 +55,24 @@ def _options(
     del version
 
 
-app.command("prove")(prove.prove)
-app.command("record")(record.record)
-app.command("diff")(diff.diff)
-app.command("ls")(ls.ls)
-app.command("show")(show.show)
-app.command("verify")(verify.verify)
-app.command("restore")(restore.restore)
-app.command("export")(export.export)
-app.command("gc")(gc.gc)
-app.command("causes")(causes.causes)
+def _help(function: Callable[..., None]) -> str:
+    """Return a command's docstring, with its examples a line each, as they are typed."""
+    text, _, examples = (inspect.getdoc(function) or "").partition("Examples:\n")
+    lines = [f"  {line.strip()}" for line in examples.splitlines() if line.strip()]
+    # A paragraph that begins with a backspace is not wrapped.
+    return text + "\b\nExamples:\n" + "\n".join(lines) if lines else text
+
+
+app.command("prove", help=_help(prove.prove))(prove.prove)
+app.command("record", help=_help(record.record))(record.record)
+app.command("diff", help=_help(diff.diff))(diff.diff)
+app.command("ls", help=_help(ls.ls))(ls.ls)
+app.command("show", help=_help(show.show))(show.show)
+app.command("verify", help=_help(verify.verify))(verify.verify)
+app.command("restore", help=_help(restore.restore))(restore.restore)
+app.command("export", help=_help(export.export))(export.export)
+app.command("gc", help=_help(gc.gc))(gc.gc)
+app.command("causes", help=_help(causes.causes))(causes.causes)
 app.add_typer(data.app, name="data")
 
 
