@@ -138,9 +138,9 @@ def digest_all(tensors: "Sequence[torch.Tensor]") -> list[tuple[int, bytes]]:
     Returns:
         What :func:`digest_and_sketch` gives for each.
     """
-    large = [i for i, tensor in enumerate(tensors) if tensor.nbytes >= _LARGE and _is_plain(tensor)]
-    if _CORES == 1 or sum(tensors[i].nbytes for i in large) < _WORTH_THREADS:
+    if _CORES == 1 or sum([tensor.nbytes for tensor in tensors]) < _WORTH_THREADS:
         return [digest_and_sketch(tensor) for tensor in tensors]
+    large = [i for i, tensor in enumerate(tensors) if tensor.nbytes >= _LARGE and _is_plain(tensor)]
     digests: dict[int, int] = {}
 
     def work(share: list[int]) -> None:
