@@ -121,7 +121,7 @@ def main() -> None:
     parser.add_argument("--only", choices=["mlp", "transformer"])
     parser.add_argument("--tiny", action="store_true", help="a few steps, to see that it runs")
     options = parser.parse_args()
-    cases = {"mlp": (mlp, 200, 11, 1.20), "transformer": (transformer, 5, 7, 1.02)}
+    cases = {"mlp": (mlp, 200, 11, 1.20), "transformer": (transformer, 3, 5, 1.02)}
     for name, (make, steps, pairs, target) in cases.items():
         if options.only in (None, name):
             plain, ratios = measure(make, 2 if options.tiny else steps, 1 if options.tiny else pairs)
