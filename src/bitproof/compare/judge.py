@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import msgspec
 
@@ -43,6 +44,12 @@ class Chain:
     def last(self) -> Placed:
         """The last leg."""
         return self.legs[-1]
+
+    @cached_property
+    def noise(self) -> frozenset[str]:
+        """What the first leg, which starts as the reference did, saves otherwise is noise: times, paths."""
+        fresh = len(self.legs) > len(self.joints) and len(self.legs) > 1
+        return saved_noise(self.reference, self.legs[0]) if fresh else frozenset()
 
 
 def compare_trails(reference: Trail, other: Trail) -> Verdict:
@@ -131,7 +138,7 @@ def judge(chains: Sequence[Chain], *, controlled: bool, kills: Sequence[Moment] 
             chain_.legs[:-1],
             chain_.last,
             result.divergence,
-            _noise(chain_),
+            chain_.noise,
             fresh=_joint_of(chain_, chain_.last) is None,
         ),
     )
@@ -168,7 +175,7 @@ def _first_finding(c: Chain) -> tuple[Placed, Comparison]:
 
     What a resumed leg saved otherwise counts by itself only if no later leg trains otherwise: then it led there.
     """
-    noise = _noise(c)
+    noise = c.noise
     kept: tuple[Placed, Comparison] | None = None
     for leg in c.legs:
         fresh = _joint_of(c, leg) is None
@@ -183,12 +190,6 @@ def _first_finding(c: Chain) -> tuple[Placed, Comparison]:
             result = replace(result, saved=before.saved, saved_names=before.saved_names, saved_lines=before.saved_lines)
         return leg, result
     return kept or (c.last, result)
-
-
-def _noise(c: Chain) -> frozenset[str]:
-    """What the first leg, which starts as the reference did, saves otherwise is noise: times, paths."""
-    fresh = len(c.legs) > len(c.joints) and len(c.legs) > 1
-    return saved_noise(c.reference, c.legs[0]) if fresh else frozenset()
 
 
 def _order(found: tuple[Chain, Placed, Comparison]) -> tuple[int, int, int]:

@@ -127,12 +127,11 @@ def unseeded(case: Case) -> Iterator[Made]:
     seeded = {str(e.data.get("generator")) for _, e in case.reference.events("seed") if e.step == 0}
     if "torch" in seeded and case.facet == "weights":
         return
-    loose = [f.generator for f in findings(case.reference, case.leg, case.divergence.step) if f.generator not in seeded]
-    if loose and (case.facet == "weights" or any(drawn(case.reference, case.leg, g) for g in loose)):
-        loose = [name for name in loose if case.facet == "weights" or drawn(case.reference, case.leg, name)]
+    found = [f.generator for f in findings(case.reference, case.leg, case.divergence.step) if f.generator not in seeded]
+    loose = [name for name in found if case.facet == "weights" or drawn(case.reference, case.leg, name)]
+    if loose:
         names = " and ".join(loose)
         evidence = [f"{names}: no seeding call before the first step", "the states differ in the two runs"]
-        where = None
         remedy = (
             "Seed every generator that is drawn from at the start: torch.manual_seed, random.seed, numpy.random.seed."
         )
@@ -141,7 +140,7 @@ def unseeded(case: Case) -> Iterator[Made]:
             "certain" if "torch" in loose else "likely",
             f"the generator{'s' if len(loose) > 1 else ''} of {names} {'were' if len(loose) > 1 else 'was'} never seeded",
             evidence,
-            where,
+            None,
             remedy,
         )
 
