@@ -13,7 +13,7 @@ import ctypes
 import os
 import threading
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
@@ -34,7 +34,24 @@ _LARGE = 1 << 16
 _WORTH_THREADS = 1 << 23
 _CORES = min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 """Threads that hash; a few cores saturate the memory."""
+_MOST_FORMS = 1 << 14
 _buffers: dict[int, type[ctypes.Array[ctypes.c_char]]] = {}
+
+
+class _Form(NamedTuple):
+    """What tensors of one dtype and shape have in common: where their sketch lies in their bytes."""
+
+    size: int
+    """Bytes; 0 if there is no sketch of such a tensor, as it is empty or its elements are wide."""
+    buffer: type[ctypes.Array[ctypes.c_char]]
+    width: int
+    middle: int
+    middle_end: int
+    last: int
+    gap: bytes
+
+
+_forms: dict[tuple[Any, Any], _Form] = {}
 
 
 def digest_bytes(data: bytes | bytearray | memoryview) -> int:
@@ -60,16 +77,23 @@ def view_bytes(tensor: "torch.Tensor") -> "ctypes.Array[ctypes.c_char]":
     Raises:
         RuntimeError: it has none, as a fake tensor or a wrapper around others.
     """
-    size = tensor.nbytes
+    # An address instead of Tensor.numpy(): NumPy has no bfloat16 or float8, and refuses tensors that require gradients.
+    return _buffer_type(tensor.nbytes).from_address(_address(tensor))
+
+
+def _buffer_type(size: int) -> type[ctypes.Array[ctypes.c_char]]:
     buffer = _buffers.get(size)
     if buffer is None:
         buffer = _buffers[size] = ctypes.c_char * size
+    return buffer
+
+
+def _address(tensor: "torch.Tensor") -> int:
     address = tensor.data_ptr()
-    if address == 0 and size:
+    if address == 0 and tensor.nbytes:
         msg = f"a {type(tensor).__name__} has no bytes of its own on the host"
         raise RuntimeError(msg)
-    # An address instead of Tensor.numpy(): NumPy has no bfloat16 or float8, and refuses tensors that require gradients.
-    return buffer.from_address(address)
+    return address
 
 
 def digest_tensor(tensor: "torch.Tensor") -> int:
@@ -103,27 +127,36 @@ def digest_and_sketch(tensor: "torch.Tensor") -> tuple[int, bytes]:
         What :func:`digest_tensor` gives; and the first, middle and last element in row-major order, each left-aligned
         in 8 bytes (zeros for a tensor that is empty, not on the host, or of wider elements).
     """
-    if not _is_plain(tensor):
+    form = _plain_form(tensor)
+    if form is None:
         return digest_tensor(tensor), bytes(3 * _ELEMENT)
-    data = view_bytes(tensor)
-    return xxh3_64_intdigest(data) or 1, _sketch(tensor, data)
+    data = form.buffer.from_address(_address(tensor))
+    return xxh3_64_intdigest(data) or 1, _sketch(form, data)
 
 
-def _is_plain(tensor: "torch.Tensor") -> bool:
-    """Tell whether a tensor's memory is its row-major bytes, in elements that a sketch holds."""
-    return (
-        tensor.nbytes > 0
-        and tensor.is_contiguous()
-        and tensor.device.type == "cpu"
-        and tensor.element_size() <= _ELEMENT
-        and not (tensor.is_conj() or tensor.is_neg())
-    )
+def _plain_form(tensor: "torch.Tensor") -> _Form | None:
+    """Return the form of a tensor whose memory is its row-major bytes, in elements that a sketch holds; else None."""
+    form = _forms.get((tensor.dtype, tensor.shape)) or _new_form(tensor)
+    if form.size and tensor.is_cpu and tensor.is_contiguous() and not (tensor.is_neg() or tensor.is_conj()):
+        return form
+    return None
 
 
-def _sketch(tensor: "torch.Tensor", data: Any) -> bytes:
+def _new_form(tensor: "torch.Tensor") -> _Form:
     size, width = tensor.nbytes, tensor.element_size()
-    middle, gap = size // width // 2 * width, _GAPS[width]
-    sketch: bytes = data[:width] + gap + data[middle : middle + width] + gap + data[size - width : size] + gap
+    if width > _ELEMENT:
+        size = 0
+    middle = size // width // 2 * width
+    form = _Form(size, _buffer_type(size), width, middle, middle + width, size - width, _GAPS[min(width, _ELEMENT)])
+    if len(_forms) == _MOST_FORMS:
+        _forms.clear()
+    _forms[tensor.dtype, tensor.shape] = form
+    return form
+
+
+def _sketch(form: _Form, data: Any) -> bytes:
+    _, _, width, middle, middle_end, last, gap = form
+    sketch: bytes = data[:width] + gap + data[middle:middle_end] + gap + data[last:] + gap
     return sketch
 
 
@@ -140,7 +173,8 @@ def digest_all(tensors: "Sequence[torch.Tensor]") -> list[tuple[int, bytes]]:
     """
     if _CORES == 1 or sum([tensor.nbytes for tensor in tensors]) < _WORTH_THREADS:
         return [digest_and_sketch(tensor) for tensor in tensors]
-    large = [i for i, tensor in enumerate(tensors) if tensor.nbytes >= _LARGE and _is_plain(tensor)]
+    forms = [_plain_form(tensor) for tensor in tensors]
+    large = [i for i, form in enumerate(forms) if form is not None and form.size >= _LARGE]
     digests: dict[int, int] = {}
 
     def work(share: list[int]) -> None:
@@ -156,8 +190,8 @@ def digest_all(tensors: "Sequence[torch.Tensor]") -> list[tuple[int, bytes]]:
     for thread in threads:
         thread.join()
     return [
-        (digests[i] or 1, _sketch(tensor, views[i])) if i in digests else digest_and_sketch(tensor)
-        for i, tensor in enumerate(tensors)
+        (digests[i] or 1, _sketch(form, views[i])) if form is not None and i in digests else digest_and_sketch(tensor)
+        for i, (tensor, form) in enumerate(zip(tensors, forms, strict=True))
     ]
 
 

@@ -11,9 +11,10 @@ import struct
 import sys
 from collections.abc import Callable
 
+import numpy as np
 import torch
 
-from bitproof.fingerprint import digest_bytes, digest_tensor
+from bitproof.fingerprint import digest_bytes, digest_tensor, view_bytes
 
 WORDS = 624
 _STATE_BYTES = 4 * WORDS
@@ -117,16 +118,20 @@ class TorchReader:
 
     name = "torch"
 
+    def __init__(self) -> None:
+        self._raw = torch.default_generator.get_state()
+
     def read(self) -> int:
         """Return the digest of the state."""
-        return digest_tensor(torch.default_generator.get_state())
+        self._raw = torch.default_generator.get_state()
+        return digest_tensor(self._raw)
 
     def state(self) -> bytes:
-        """Return the state: 624 words, the position, and the rest of the struct that is not the seed."""
-        raw = torch.default_generator.get_state().numpy()
-        left = int(raw[8:12].view("<i4")[0])
-        words = raw[24 : 24 + 8 * WORDS].view("<u4")[::2]
-        return words.tobytes() + struct.pack("<I", min(WORDS - left + 1, WORDS)) + raw[24 + 8 * WORDS :].tobytes()
+        """Return the state that was read last: 624 words, the position, and the rest of the struct but for the seed."""
+        raw = view_bytes(self._raw).raw
+        left = int.from_bytes(raw[8:12], "little", signed=True)
+        words = np.frombuffer(raw, "<u4", 2 * WORDS, 24)[::2].tobytes()
+        return words + struct.pack("<I", min(WORDS - left + 1, WORDS)) + raw[24 + 8 * WORDS :]
 
 
 class DeviceReader:
