@@ -5,11 +5,11 @@ BIN := .venv/bin
 READY := .venv/.ready
 PROVE := $(BIN)/bitproof prove
 
-.PHONY: demo test lint slow bench clean
+.PHONY: demo test lint slow bench site clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[test,dev,report]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[test,dev,docs,report]"
 	touch $@
 
 demo: $(READY)  ## Prove a script that resumes rightly, then one that forgets its schedule.
@@ -30,9 +30,12 @@ test: lint  ## Everything that is not marked slow.
 slow: $(READY)
 	$(BIN)/pytest -n $(WORKERS) -m slow $(PYTEST_ARGS)
 
+site: $(READY)  ## The documentation, into site/.
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 bench: $(READY)
 	set -e; for file in benchmarks/bench_*.py; do $(BIN)/python $$file; done
 
 clean:
-	rm -rf .venv .bitproof dist build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .bitproof dist build site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

@@ -10,7 +10,7 @@ import typer
 from bitproof.cli.main import app
 from bitproof.compare.causes.catalogue import BY_CODE
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "examples" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"\b([a-z]+(?:-[a-z]+)+) \((?:certain|likely|possible)\)")
