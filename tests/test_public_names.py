@@ -6,7 +6,7 @@ import bitproof
 from bitproof.cli.main import app
 
 OPTIONS = {
-    "causes": {"--json", "codes"},
+    "causes": {"--json", "--verbose", "-v", "codes"},
     "data": set(),
     "diff": {"--html", "--json", "--verbose", "-v", "other", "reference"},
     "prove": {

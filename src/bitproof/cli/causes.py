@@ -8,9 +8,10 @@ import typer
 
 def causes(
     codes: Annotated[list[str] | None, typer.Argument(help="Only these codes.", metavar="[CODE]…")] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Evidence and remedy of all codes.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print them as JSON and nothing else.")] = False,
 ) -> None:
-    """List every cause code: what it means, the evidence, the remedy.
+    """List the cause codes, a line each; of those that are named, what it means, the evidence, the remedy.
 
     Examples:
       bitproof causes
@@ -34,9 +35,17 @@ def causes(
             sys.stdout.write(msgspec.json.format(msgspec.json.encode(whole), indent=2).decode() + "\n")
             return
         from rich.padding import Padding  # noqa: PLC0415
+        from rich.table import Table  # noqa: PLC0415
         from rich.text import Text  # noqa: PLC0415
 
         printed = console()
+        if not codes and not verbose:
+            table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+            for code in chosen:
+                table.add_row(Text(code.code, style="bold"), Text(code.finding))
+            printed.print(table)
+            printed.print(Text("\n`bitproof causes CODE` says what shows it and what to do.", style="dim"))
+            return
         for code in chosen:
             printed.print(Text(code.code, style="bold"))
             for label, text in (("means", code.finding), ("evidence", code.evidence), ("remedy", code.remedy)):

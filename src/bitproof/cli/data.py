@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from bitproof.cli.command import add
+
 app = typer.Typer(help="Look at how training data is read.", no_args_is_help=True)
 
 
@@ -13,7 +15,6 @@ def data() -> None:
     """Look at how training data is read."""
 
 
-@app.command()
 def check(
     target: Annotated[
         str, typer.Argument(help="FILE.py:NAME or MODULE:NAME of a loader, a data set, or a function that returns one.")
@@ -36,3 +37,6 @@ def check(
     found = audit(loader, Topology.parse(first), Topology.parse(second), batches=batches)
     typer.echo(json.dumps(found.to_dict()) if as_json else str(found))
     raise typer.Exit(0 if found.difference is None else 1)
+
+
+add(app, check)

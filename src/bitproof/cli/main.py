@@ -1,16 +1,15 @@
 """The entry point: commands put together, errors turned into one message and an exit status."""
 
-import inspect
 import os
 import signal
 import sys
-from collections.abc import Callable
 from types import FrameType
 
 import typer
 
 from bitproof.__about__ import __version__
 from bitproof.cli import causes, data, diff, export, gc, ls, prove, record, restore, show, verify
+from bitproof.cli.command import add
 from bitproof.errors import BitproofError
 
 USAGE_STATUS = 2
@@ -55,24 +54,19 @@ def _options(
     del version
 
 
-def _help(function: Callable[..., None]) -> str:
-    """Return a command's docstring, with its examples a line each, as they are typed."""
-    text, _, examples = (inspect.getdoc(function) or "").partition("Examples:\n")
-    lines = [f"  {line.strip()}" for line in examples.splitlines() if line.strip()]
-    # A paragraph that begins with a backspace is not wrapped.
-    return text + "\b\nExamples:\n" + "\n".join(lines) if lines else text
-
-
-app.command("prove", help=_help(prove.prove))(prove.prove)
-app.command("record", help=_help(record.record))(record.record)
-app.command("diff", help=_help(diff.diff))(diff.diff)
-app.command("ls", help=_help(ls.ls))(ls.ls)
-app.command("show", help=_help(show.show))(show.show)
-app.command("verify", help=_help(verify.verify))(verify.verify)
-app.command("restore", help=_help(restore.restore))(restore.restore)
-app.command("export", help=_help(export.export))(export.export)
-app.command("gc", help=_help(gc.gc))(gc.gc)
-app.command("causes", help=_help(causes.causes))(causes.causes)
+for _function in (
+    prove.prove,
+    record.record,
+    diff.diff,
+    ls.ls,
+    show.show,
+    verify.verify,
+    restore.restore,
+    export.export,
+    gc.gc,
+    causes.causes,
+):
+    add(app, _function)
 app.add_typer(data.app, name="data")
 
 

@@ -24,13 +24,12 @@ def check_page(page: Path | None) -> None:
 
     Raises:
         UsageError: there is no such folder, or it cannot be written to.
-        MissingExtraError: the packages that draw it are missing.
+        MissingExtraError: the package that writes it is missing.
     """
     if page is None:
         return
-    for package in ("jinja2", "matplotlib"):
-        if find_spec(package) is None:
-            raise MissingExtraError(package, "report", "--html")
+    if find_spec("jinja2") is None:
+        raise MissingExtraError("jinja2", "report", "--html")
     folder = page.absolute().parent
     if not folder.is_dir():
         raise UsageError(f"--html {page}: there is no folder {folder}. Make it first, or name another file.")
