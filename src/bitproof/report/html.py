@@ -145,7 +145,7 @@ def _plain_cause(cause: Cause) -> Cause:
         summary=wording.printable(cause.summary),
         evidence=[wording.printable(line) for line in cause.evidence],
         remedy=wording.printable(cause.remedy),
-        where=wording.printable(cause.where) if cause.where else None,
+        where=wording.source_line(cause.where) if cause.where else None,
     )
 
 

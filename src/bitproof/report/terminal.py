@@ -188,7 +188,7 @@ def _cause_in_full(cause: Cause, page: _Page, *, verbose: bool) -> None:
     if len(shown) < len(cause.evidence):
         page.line((f"· and {len(cause.evidence) - len(shown)} more", "dim"), indent=4)
     if cause.where:
-        page.line("at ", (wording.printable(cause.where), "cyan"), indent=4)
+        page.line("at ", (wording.source_line(cause.where), "cyan"), indent=4)
     if cause.remedy:
         page.prose(("What to do: ", "bold"), wording.printable(cause.remedy), indent=4, hanging=2)
 

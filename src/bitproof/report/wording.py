@@ -4,6 +4,7 @@ import json
 import shlex
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.ansi import AnsiDecoder
@@ -40,6 +41,11 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def source_line(where: str) -> str:
+    """Return a ``file:line``, the file as seen from the current folder if it lies below it."""
+    return printable(where.removeprefix(f"{Path.cwd()}/"))
 
 
 def count(number: int, noun: str) -> str:

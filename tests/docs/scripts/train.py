@@ -1,6 +1,7 @@
-"""Train a tiny network that resumes exactly."""
+"""Train a tiny network that resumes exactly, and saves before it ends when it is told to end."""
 
 import argparse
+import signal
 from pathlib import Path
 
 import torch
@@ -15,6 +16,8 @@ last = options.out / "last.pt"
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.1), torch.nn.Linear(8, 1))
 optimizer = torch.optim.AdamW(model.parameters())
+told_to_end = []
+signal.signal(signal.SIGTERM, lambda *_: told_to_end.append(True))
 step = 0
 if options.resume and last.exists():
     state = torch.load(last)
@@ -22,13 +25,13 @@ if options.resume and last.exists():
     optimizer.load_state_dict(state["optimizer"])
     torch.set_rng_state(state["rng"])
     step = state["step"]
-while step < options.steps:
+while step < options.steps and not told_to_end:
     loss = model(torch.randn(16, 4)).square().mean()
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
     step += 1
-    if step % 4 == 0 or step == options.steps:
+    if step % 4 == 0 or step == options.steps or told_to_end:
         state = {
             "model": model.state_dict(),
             "optimizer": optimizer.state_dict(),
