@@ -35,7 +35,7 @@ OPTIONS = {
     "gc": {"--json", "--quarantine", "run"},
     "ls": {"--json", "run"},
     "restore": {"--json", "--step", "run"},
-    "show": {"--json", "--step", "run"},
+    "show": {"--history", "--json", "--step", "run"},
     "verify": {"--json", "run"},
     "record": {"--append", "--every", "--force", "--output", "-f", "-o", "command"},
 }

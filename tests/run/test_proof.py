@@ -88,7 +88,7 @@ def test_a_forgotten_schedule_is_named_as_the_cause(tmp_path: Path) -> None:
 def test_redone_steps_are_judged_at_the_end_too(tmp_path: Path) -> None:
     """A leg that ends before all of them are redone has the ones that it did compared."""
     with pytest.raises(Crash):
-        train(tmp_path, crash_at=12, save_every=Every(steps=1), each=lambda run, _: setattr(run, "_every", None))
+        train(tmp_path, crash_at=12, save_every=Every(steps=1), each=lambda run, _: setattr(run._saving, "every", None))
     (tmp_path / "checkpoints").rename(tmp_path / "kept")
     (tmp_path / "checkpoints").mkdir()
     with pytest.raises(Crash):

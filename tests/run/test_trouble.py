@@ -113,8 +113,8 @@ def test_a_full_disk_warns_and_training_goes_on(
     full = _fill(monkeypatch, tmp_path)
 
     def fill(run: Run, number: int) -> None:
-        if run._saver is not None:
-            run._saver.wait_quietly()
+        if run._saving._saver is not None:
+            run._saving._saver.wait_quietly()
         full["disk"] = 4 <= number <= 5
 
     with pytest.warns(SaveFailedWarning, match=r"training goes on: .*No space left.*untouched"):

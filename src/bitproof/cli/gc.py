@@ -17,11 +17,15 @@ def gc(
       bitproof gc runs/digits
     """
     from bitproof.cli.output import print_json, print_lines  # noqa: PLC0415  # --help must be quick
+    from bitproof.run.ranks import folders  # noqa: PLC0415
     from bitproof.store import Store  # noqa: PLC0415
 
-    with Store(run, create=False) as store:
-        swept = store.gc(quarantine=quarantine)
+    files = size = 0
+    for folder in folders(run):
+        with Store(folder, create=False) as store:
+            swept = store.gc(quarantine=quarantine)
+        files, size = files + swept.files, size + swept.size
     if json:
-        print_json({"format": 1, "files": swept.files, "bytes": swept.size})
+        print_json({"format": 1, "files": files, "bytes": size})
     else:
-        print_lines([f"removed {swept.files} files, {swept.size / 1e6:.1f} MB"])
+        print_lines([f"removed {files} files, {size / 1e6:.1f} MB"])

@@ -18,10 +18,8 @@ def restore(
     """
     from bitproof.cli.output import print_json, print_lines  # noqa: PLC0415  # --help must be quick
     from bitproof.run.checkpoints import go_back  # noqa: PLC0415
-    from bitproof.store import Store  # noqa: PLC0415
 
-    with Store(run, create=False) as store:
-        commit = go_back(store, step)
+    commit = go_back(run, step)
     if json:
         print_json({"format": 1, "checkpoint": commit})
     else:

@@ -18,12 +18,14 @@ def verify(
       bitproof verify runs/digits
     """
     from bitproof.cli.output import print_json, print_lines  # noqa: PLC0415  # --help must be quick
+    from bitproof.run.ranks import folders  # noqa: PLC0415
     from bitproof.store import Store  # noqa: PLC0415
 
-    store = Store(run, create=False)
-    problems = store.verify()
+    stores = [Store(folder, create=False) for folder in folders(run)]
+    problems = [problem for store in stores for problem in store.verify()]
     if json:
         print_json({"format": 1, "problems": [{"path": str(p.path), "what": p.what} for p in problems]})
     else:
-        print_lines([str(p) for p in problems] or [f"{len(store.checkpoints())} checkpoints, each as it was written"])
+        count = sum(len(store.checkpoints()) for store in stores)
+        print_lines([str(p) for p in problems] or [f"{count} checkpoints, each as it was written"])
     raise typer.Exit(1 if problems else 0)

@@ -1,5 +1,6 @@
 """Checkpoints from outside a run: open them by path, compare two, export weights, go back to one."""
 
+import contextlib
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,6 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from bitproof import state
 from bitproof.errors import CheckpointCorruptError, CheckpointNotFoundError, UsageError
+from bitproof.run.agreement import SAVE, held, shared
+from bitproof.run.ranks import folders
 from bitproof.store import Checkpoint, Commit, Store
 
 FORMAT = 1
@@ -107,19 +110,47 @@ def export(store: Store, target: Path, *, step: int | None = None, part: str = "
     return len(weights)
 
 
-def go_back(store: Store, step: int) -> Commit:
+def go_back(run: Path, step: int) -> Commit:
     """Save an older checkpoint again as the newest one, so that the run goes on from it; nothing is removed.
 
+    Args:
+        run: its folder; with several ranks, each goes back.
+        step: of the checkpoint.
+
+    Returns:
+        The new commit; of rank 0, if there are several.
+
     Raises:
-        CheckpointNotFoundError: there is none of that step.
+        CheckpointNotFoundError: there is none of that step, or not every rank has it.
         StoreLockedError: the run is going on.
     """
-    store.lock.acquire()
-    checkpoint = store.open(step)
-    checkpoint.verify()
-    return store.save(
-        checkpoint.document, dict(checkpoint.tensors), step=step, facts={**checkpoint.facts, "restored": True}
-    )
+    with contextlib.ExitStack() as closing:
+        stores = [closing.enter_context(Store(folder, create=False)) for folder in folders(run)]
+        for store in stores:
+            store.lock.acquire()
+        found = [stores[0].open(step)] if len(stores) == 1 else _of_all_ranks(run, stores, step)
+        for checkpoint in found:
+            checkpoint.verify()
+        commits = [
+            store.save(one.document, dict(one.tensors), step=step, facts={**one.facts, "restored": True})
+            for store, one in zip(stores, found, strict=True)
+        ]
+        return commits[0]
+
+
+def _of_all_ranks(run: Path, stores: list[Store], step: int) -> list[Checkpoint]:
+    all_commits = [store.checkpoints() for store in stores]
+    common = [
+        commit.facts[SAVE]
+        for commit in all_commits[0]
+        if commit.step == step and commit.facts.get(SAVE) in shared([held(commits) for commits in all_commits])
+    ]
+    if not common:
+        raise CheckpointNotFoundError(
+            f"{run}: its {len(stores)} ranks have no checkpoint of step {step} in common. List rank 0's with: bitproof ls {run}"
+        )
+    newest = [[c.sequence for c in commits if c.facts.get(SAVE) == common[-1]][-1] for commits in all_commits]
+    return [store.open(sequence=sequence) for store, sequence in zip(stores, newest, strict=True)]
 
 
 def opened(store: Store, step: int | None) -> Checkpoint:

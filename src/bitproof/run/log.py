@@ -2,11 +2,64 @@
 
 import json
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bitproof.errors import UsageError
+import msgspec
+
+from bitproof.errors import RunError, UsageError
+
+FILE = "log.jsonl"
+"""In the folder of a run."""
+
+_NOT_FINITE = {"nan", "inf", "-inf"}
+
+
+class Logged(msgspec.Struct, frozen=True):
+    """One value that was logged.
+
+    Args:
+        step: optimizer steps of the run when it was logged.
+        epoch: epochs that were done.
+        name: as given to ``run.log``.
+        value: likewise; one that is not finite comes back as a float too.
+    """
+
+    step: int
+    epoch: int
+    name: str
+    value: bool | int | float | str
+
+
+def read_log(folder: str | os.PathLike[str], *, upto: int | None = None) -> list[Logged]:
+    """Read what a run has logged, in order.
+
+    Steps that were taken again after a crash are there once. A line that a crash has cut is left out.
+
+    Args:
+        folder: the run's; with several ranks rank 0's, the others' are in ``ranks/`` below it.
+        upto: bytes of the file to be read; None for all.
+
+    Raises:
+        RunError: a line is damaged.
+    """
+    path = Path(folder) / FILE
+    if not path.exists():
+        return []
+    found = []
+    for number, line in enumerate(path.read_bytes()[:upto].split(b"\n")[:-1], start=1):
+        try:
+            row = msgspec.json.decode(line, type=dict[str, bool | int | float | str])
+            step, epoch = (msgspec.convert(row.pop(name), int) for name in ("step", "epoch"))
+        except (msgspec.MsgspecError, UnicodeDecodeError, KeyError) as error:
+            raise RunError(
+                f"{path}, line {number}: expected step, epoch and values as JSON, found something else ({error}). Remove the line: "
+                "no checkpoint needs it."
+            ) from error
+        found += [Logged(step, epoch, name, _number(value)) for name, value in row.items()]
+    return found
 
 
 class Log:
@@ -60,3 +113,7 @@ def number_of(name: str, value: Any) -> float | int | str:
     raise UsageError(
         f"log({name}=…): expected a number, a text or a tensor of one element, found a {type(value).__name__}."
     )
+
+
+def _number(value: bool | float | str) -> bool | int | float | str:
+    return float(value) if isinstance(value, str) and value in _NOT_FINITE else value

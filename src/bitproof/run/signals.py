@@ -3,13 +3,14 @@
 import os
 import signal
 import threading
+from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
 REQUEUE_STATUS = 75
 """Exit status after SIGTERM: EX_TEMPFAIL of sysexits.h, "try again later". A scheduler may requeue the job on it."""
 
-_WATCHED = (signal.SIGTERM, signal.SIGUSR1)
+WATCHED = (signal.SIGTERM, signal.SIGUSR1)
 
 
 class Signals:
@@ -20,7 +21,7 @@ class Signals:
         self._previous: dict[signal.Signals, Any] = {}
         self._process = os.getpid()
         if threading.current_thread() is threading.main_thread():
-            for number in _WATCHED:
+            for number in WATCHED:
                 if signal.getsignal(number) is not None:  # None: set by C code, which could not be put back
                     self._previous[number] = signal.signal(number, self._note)
 
@@ -28,6 +29,19 @@ class Signals:
     def pending(self) -> bool:
         """Whether a signal has come that was not yet answered."""
         return bool(self._pending)
+
+    @property
+    def came(self) -> list[int]:
+        """1 for each of :data:`WATCHED` that has come and was not yet answered, else 0."""
+        return [int(number in self._pending) for number in WATCHED]
+
+    def share(self, came: Sequence[int]) -> None:
+        """Take what came to any rank as if it had come to this one.
+
+        Args:
+            came: as :attr:`came`.
+        """
+        self._pending += [n for n, any_rank in zip(WATCHED, came, strict=True) if any_rank and n not in self._pending]
 
     def answer(self) -> None:
         """Call the handlers that were there before, now that the state is saved; after SIGTERM, exit.
@@ -37,10 +51,10 @@ class Signals:
         """
         pending, self._pending = self._pending, []
         for number in pending:
-            previous = self._previous[number]
+            previous = self._previous.get(number)
             if callable(previous):
                 previous(number, None)
-        if any(n == signal.SIGTERM and self._previous[n] is not signal.SIG_IGN for n in pending):
+        if any(n == signal.SIGTERM and self._previous.get(n) is not signal.SIG_IGN for n in pending):
             raise SystemExit(REQUEUE_STATUS)
 
     def close(self) -> None:

@@ -5,7 +5,8 @@ from bitproof.store.checkpoint import Checkpoint, Tensors
 from bitproof.store.lock import Holder, Lock
 from bitproof.store.manifest import Commit
 from bitproof.store.retention import Keep
-from bitproof.store.store import Problem, Store, Swept
+from bitproof.store.store import Problem, Store
+from bitproof.store.sweep import Swept
 from bitproof.store.system import System
 
 __all__ = [

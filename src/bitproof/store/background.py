@@ -10,9 +10,10 @@ from typing import Any, Literal, Self
 
 import torch
 
+from bitproof.store.facts import plain
 from bitproof.store.manifest import Commit
 from bitproof.store.retention import Keep
-from bitproof.store.store import Store, plain
+from bitproof.store.store import Store
 
 
 class BackgroundSaver:

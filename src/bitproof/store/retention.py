@@ -3,10 +3,17 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from bitproof.errors import UsageError
 from bitproof.store.manifest import Commit
+
+
+class Retention(Protocol):
+    """Chooses which checkpoints are kept."""
+
+    def kept(self, commits: Sequence[Commit]) -> set[int]:
+        """Return the sequence numbers of those that are kept."""
 
 
 @dataclass(frozen=True)

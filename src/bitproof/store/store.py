@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import re
 import threading
 import time
 from collections.abc import Mapping
@@ -18,20 +17,20 @@ from bitproof.errors import (
     CheckpointNotFoundError,
     StoreNotFoundError,
     StoreVersionError,
-    StoreWriteError,
     UsageError,
 )
 from bitproof.store.atomic import TEMPORARY, explain, insist, make_folder, sync_folder, write_atomic
 from bitproof.store.checkpoint import Checkpoint
+from bitproof.store.commits import Commits
+from bitproof.store.facts import plain
 from bitproof.store.layout import Layout
 from bitproof.store.lock import Lock
-from bitproof.store.manifest import Commit, Contents, Manifest, decode, encode
+from bitproof.store.manifest import Commit, Contents, encode
 from bitproof.store.pack import DOCUMENT, MappedPack, Piece, damage, in_file_order, piece_of, piece_of_document
-from bitproof.store.retention import Keep
+from bitproof.store.retention import Keep, Retention
+from bitproof.store.sweep import Sweeper, Swept
 from bitproof.store.system import System
 from bitproof.store.writer import Writer
-
-_DIGEST = re.compile(rb"[0-9a-f]{32}")
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -42,13 +41,6 @@ class Problem(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"{self.path}: {self.what}"
-
-
-class Swept(msgspec.Struct, frozen=True):
-    """What a sweep removed: how many files, and their bytes."""
-
-    files: int
-    size: int
 
 
 class Store:
@@ -82,8 +74,8 @@ class Store:
         self._layout = Layout(self.path, self._system)
         self._mutex = threading.RLock()
         self._writer = Writer(self._system, self._layout, self._note)
-        self._commits: dict[int, Commit] = {}  # they never change, so each is read once
-        self._newest: tuple[Commit, Contents] | None = None
+        self._commits = Commits(self._system, self._layout, self._note)
+        self._sweeper = Sweeper(self._system, self._layout, self._commits, self._note)
         self._swept = False
         self.problems: list[Problem] = []
         self.notes: list[str] = []
@@ -158,7 +150,7 @@ class Store:
                 commit = self._commit(pieces, list(tensors), step, noted)
             except BaseException:
                 with contextlib.suppress(OSError):
-                    self._sweep()  # a pack without a commit is of no use, and may fill the disk
+                    self._sweeper.sweep()  # a pack without a commit is of no use, and may fill the disk
                 raise
             if keep is not None:
                 self.prune(keep)
@@ -193,7 +185,7 @@ class Store:
                 except CheckpointNotFoundError:
                     commits = self._layout.commits()  # another process pruned it, so there is a newer one
                 except CheckpointCorruptError as error:
-                    self._set_aside(sequence, str(error))
+                    self.set_aside(sequence, str(error))
                 else:
                     return checkpoint
             bad = len({*self._layout.commits(), *self._layout.quarantined()})
@@ -211,7 +203,7 @@ class Store:
             found = []
             for sequence in self._layout.commits():
                 try:
-                    found.append(self._commit_of(sequence))
+                    found.append(self._commits.get(sequence))
                 except CheckpointNotFoundError:
                     continue
                 except (CheckpointCorruptError, StoreVersionError) as error:
@@ -267,7 +259,7 @@ class Store:
                     problems.append(Problem(path, str(error)))
             return problems
 
-    def prune(self, keep: Keep) -> None:
+    def prune(self, keep: Retention) -> None:
         """Remove the checkpoints that are not kept: first the commits, then, when that is durable, what they alone need.
 
         What the system refuses to remove is noted in :attr:`notes`, and removed by a later sweep.
@@ -281,9 +273,32 @@ class Store:
             kept = keep.kept(commits)
             doomed = [commit for commit in commits if commit.sequence not in kept]
             try:
-                self._remove_commits(doomed)
+                self._sweeper.remove(doomed)
             except OSError as error:
                 self._note(f"{self.path}: older checkpoints could not be removed: {error.strerror}")
+
+    def set_aside(self, sequence: int, what: str) -> None:
+        """Move a commit that is not as it was saved into ``quarantine/``, unless another writer holds the store.
+
+        Args:
+            sequence: its number.
+            what: what is wrong with it, for :attr:`problems`.
+        """
+        path = self._layout.commit(sequence)
+        with self.lock.briefly() as held:
+            if not held:
+                self._report(path, what)
+                return
+            try:
+                make_folder(self._system, self._layout.quarantine, self._note)
+                self._system.rename(path, self._layout.free_in_quarantine(path.name))
+                sync_folder(self._system, self._layout.quarantine, self._note)
+                sync_folder(self._system, self._layout.checkpoints, self._note)
+            except OSError as error:
+                self._report(path, f"{what} It could not be set aside: {error.strerror}.")
+            else:
+                self._commits.forget(sequence)
+                self._report(path, f"{what} It was set aside into {self._layout.quarantine.name}/.")
 
     def gc(self, *, quarantine: bool = False) -> Swept:
         """Remove what no checkpoint needs: files left by a crash, packs that nothing refers to.
@@ -299,9 +314,8 @@ class Store:
             self.lock.acquire()
             try:
                 if quarantine:
-                    for name in self._system.names(self._layout.quarantine):
-                        self._system.unlink(self._layout.quarantine / name)
-                return self._sweep()
+                    self._sweeper.clear_quarantine()
+                return self._sweeper.sweep()
             except OSError as error:
                 raise explain(error, self.path) from error
             finally:
@@ -309,10 +323,9 @@ class Store:
                     self.lock.release()
 
     def _commit(self, pieces: list[Piece], names: list[str], step: int, facts: dict[str, Any]) -> Commit:
-        commits = self._layout.commits()
-        packs, entries, written = self._writer.write(pieces, self._last(commits))
+        packs, entries, written = self._writer.write(pieces, self._commits.newest())
         commit = Commit(
-            sequence=max([*commits[-1:], *self._layout.quarantined()], default=0) + 1,
+            sequence=self._commits.next_number(),
             step=step,
             saved_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             facts=facts,
@@ -331,45 +344,11 @@ class Store:
             lambda: path,
             self._note,
         )
-        self._commits[commit.sequence] = commit
-        self._newest = commit, contents
-        return commit
-
-    def _last(self, commits: list[int]) -> tuple[Commit, Contents] | None:
-        """Return the newest commit that can be read, and its contents."""
-        for sequence in reversed(commits):
-            if self._newest and self._newest[0].sequence == sequence:
-                return self._newest
-            try:
-                manifest = self._read(sequence)
-                return manifest.commit, manifest.contents()
-            except (CheckpointCorruptError, CheckpointNotFoundError, StoreVersionError):
-                continue
-        return None
-
-    def _read(self, sequence: int) -> Manifest:
-        path = self._layout.commit(sequence)
-        try:
-            data = insist(lambda: self._system.read(path), self.path, self._note)
-        except StoreWriteError as error:
-            if isinstance(error.__cause__, FileNotFoundError):
-                raise CheckpointNotFoundError(
-                    f"{self.path} has no checkpoint with the sequence number {sequence}."
-                ) from None
-            raise CheckpointCorruptError(f"{path} cannot be read: {error.__cause__}.") from error
-        manifest = decode(data, str(path))
-        if manifest.commit.sequence != sequence:
-            raise CheckpointCorruptError(f"{path} is a copy of checkpoint {manifest.commit.sequence}.")
-        return manifest
-
-    def _commit_of(self, sequence: int) -> Commit:
-        commit = self._commits.get(sequence)
-        if commit is None:
-            commit = self._commits[sequence] = self._read(sequence).commit
+        self._commits.add(commit, contents)
         return commit
 
     def _open(self, sequence: int) -> Checkpoint:
-        manifest = self._read(sequence)
+        manifest = self._commits.read(sequence)
         contents = manifest.contents()
         packs = manifest.commit.packs
         try:
@@ -384,70 +363,11 @@ class Store:
             ) from error
         return Checkpoint(manifest.commit, contents, mapped, lambda entry: self._writer.trust(packs[entry.pack], entry))
 
-    def _set_aside(self, sequence: int, what: str) -> None:
-        path = self._layout.commit(sequence)
-        with self.lock.briefly() as held:
-            if not held:
-                self._report(path, what)
-                return
-            try:
-                make_folder(self._system, self._layout.quarantine, self._note)
-                self._system.rename(path, self._layout.free_in_quarantine(path.name))
-                sync_folder(self._system, self._layout.quarantine, self._note)
-                sync_folder(self._system, self._layout.checkpoints, self._note)
-            except OSError as error:
-                self._report(path, f"{what} It could not be set aside: {error.strerror}.")
-            else:
-                self._commits.pop(sequence, None)
-                self._report(path, f"{what} It was set aside into {self._layout.quarantine.name}/.")
-
-    def _remove_commits(self, doomed: list[Commit]) -> None:
-        if not doomed:
-            return
-        for commit in doomed:
-            self._system.unlink(self._layout.commit(commit.sequence))
-            self._commits.pop(commit.sequence, None)
-        sync_folder(self._system, self._layout.checkpoints, self._note)
-        needed = self._needed()
-        if needed is not None:
-            for name in {pack.name for commit in doomed for pack in commit.packs} - needed:
-                self._remove(self._layout.pack(name))
-
-    def _needed(self) -> set[str] | None:
-        """Return the names of the packs in use; None if a commit cannot be read, and nothing may be removed then."""
-        needed: set[str] = set()
-        for sequence in self._layout.commits():
-            try:
-                needed |= {pack.name for pack in self._commit_of(sequence).packs}
-            except (CheckpointCorruptError, StoreVersionError):
-                return None
-        for path in self._layout.set_aside():
-            # It may be damaged, so it is not decoded: whatever in it can be the name of a pack is taken for one.
-            needed |= {name.decode() for name in _DIGEST.findall(self._system.read(path))}
-        return needed
-
     def _begin(self) -> None:
         """Begin to write: remove what a crash left, and make sure of folders that one may have made and not fsynced."""
-        self._sweep()
+        self._sweeper.sweep()
         for folder in (self._layout.checkpoints, self._layout.objects, self.path):
             sync_folder(self._system, folder, self._note)
-
-    def _sweep(self) -> Swept:
-        """Remove what a crash left. With the lock held, nobody is writing."""
-        doomed = self._layout.leftovers(TEMPORARY)
-        needed = self._needed()
-        if needed is not None:
-            doomed += [path for path in self._layout.packs() if path.stem not in needed]
-        sizes = [self._remove(path) for path in doomed]
-        return Swept(len(sizes), sum(sizes))
-
-    def _remove(self, path: Path) -> int:
-        try:
-            size = max(0, self._system.size(path))
-            self._system.unlink(path)
-        except FileNotFoundError:
-            return 0
-        return size
 
     def _report(self, path: Path, what: str) -> None:
         problem = Problem(path, what)
@@ -457,15 +377,3 @@ class Store:
     def _note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
-
-
-def plain(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of facts that nothing can change, as JSON gives it back.
-
-    Raises:
-        UsageError: one is nothing that JSON can hold.
-    """
-    try:
-        return msgspec.json.decode(msgspec.json.encode(dict(facts)), type=dict[str, Any])
-    except (TypeError, ValueError, msgspec.MsgspecError, RecursionError) as error:
-        raise UsageError(f"The facts of a checkpoint must be what JSON can hold: {error}") from error
