@@ -251,13 +251,6 @@ def test_a_part_that_cannot_be_put_back_is_refused(tmp_path: Path) -> None:
         Run(tmp_path)
 
 
-def test_several_ranks_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One process a folder: ranks would overwrite each other."""
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(RunError, match="one of 2 ranks"):
-        Run(tmp_path, **parts())
-
-
 def test_a_closed_run_is_over(tmp_path: Path) -> None:
     """Its folder belongs to nobody then, so nothing may go on writing there."""
     run = Run(tmp_path, **parts())

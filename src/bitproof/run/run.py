@@ -121,7 +121,8 @@ class Run:
         self._began = False
         self._resumed = found = read(self.store, self._ranks, self.folder)  # None again once it is not needed
         self._commit = found.commit if found is not None else None
-        self._base, self._base_micro, self._saved_at = 0, 0, (0, None)
+        self._base = self._base_micro = 0
+        self._saved_at: tuple[int, dict[str, Any] | None] = 0, None
         if found is not None:
             self._base, self._base_micro = found.commit.step, found.tree["micro"]
             self._place = Place.from_dict(found.tree["place"])
