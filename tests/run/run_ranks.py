@@ -56,6 +56,7 @@ def train_ranks(
         before: called with the rank before the run is made.
         settings: of Run.
     """
+    parts()  # imports what the first optimizer needs, once for all forks
     context = multiprocessing.get_context("fork")
     name = f"{next(_legs)}"
     folder.parent.mkdir(exist_ok=True, parents=True)
