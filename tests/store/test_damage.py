@@ -46,7 +46,7 @@ def users_of(store: Store, name: str, byte: int) -> set[int]:
         return {int(Path(name).stem)}
     users = set()
     for commit in store.checkpoints():
-        contents = store._read(commit.sequence).contents()
+        contents = store._commits.read(commit.sequence).contents()
         for entry in [contents.document, *contents.tensors.values()]:
             pack = commit.packs[entry.pack]
             inside = byte < pack.header[0] or entry.offset <= byte < entry.offset + entry.nbytes
@@ -153,7 +153,7 @@ def test_a_resumed_run_overwrites_no_checkpoint(folder: Path) -> None:
 def test_a_rotten_shared_tensor_is_written_again(folder: Path) -> None:
     """A tensor that the last checkpoint holds damaged is not shared: the new checkpoint is whole."""
     with Store(folder, system=Quick()) as store:
-        entry = store._read(4).contents().tensors["shared"]
+        entry = store._commits.read(4).contents().tensors["shared"]
         pack = store.checkpoints()[-1].packs[entry.pack]
     flip(folder / "objects" / pack.name[:2] / f"{pack.name}.safetensors", 8 * (entry.offset + entry.nbytes) - 3)
     with Store(folder, system=Quick()) as store:
