@@ -38,7 +38,8 @@ def main() -> None:
     torch.manual_seed(0)
     images, labels = (tensor[: options.limit] for tensor in load_digits())
     model = DistributedDataParallel(
-        nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 10))
+        nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 10)),
+        find_unused_parameters=True,  # otherwise gradients are added in another order from the second step on
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     scheduler = StepLR(optimizer, step_size=5, gamma=0.5)

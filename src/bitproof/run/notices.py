@@ -18,7 +18,7 @@ class SaveFailedWarning(UserWarning):
 
 
 class ResumeDiffersWarning(UserWarning):
-    """Steps that were taken again after a crash came out otherwise than before it, or a part was not restored."""
+    """Steps that were taken again after a crash came out otherwise than before it, or will, or a part was not restored."""
 
 
 def say(message: str) -> None:

@@ -30,7 +30,8 @@ class Parts:
             raise UsageError("Run(): name the parts of the state, such as model=model, optimizer=optimizer.")
         if isinstance(later, str):
             raise UsageError(f"Run(later={later!r}): expected names in a list, such as later=[{later!r}].")
-        self._live: dict[str, Any] = {}
+        self.live: dict[str, Any] = {}
+        """Those that are there."""
         self._later, self._where, self._strict = set(later), where, strict
         self._waiting: dict[str, Any] = {}
         self._layout = 0
@@ -48,19 +49,19 @@ class Parts:
         """
         for name in parts:
             if name not in self._later:
-                known = "it is one already" if name in self._live else f"expected one of later={sorted(self._later)!r}"
+                known = "it is one already" if name in self.live else f"expected one of later={sorted(self._later)!r}"
                 raise UsageError(f"run.register({name}=…): {known}. Announce it with Run(later=[{name!r}]).")
         self._add(parts, "run.register")
         for name in parts:
             self._later.remove(name)
             if self._resumed is not None:
                 tree = {"layout": self._layout, "parts": self._waiting}
-                self._judge(state.restore_part(name, self._live, tree), self._resumed)
+                self._judge(state.restore_part(name, self.live, tree), self._resumed)
                 self._waiting.pop(name, None)
 
     def capture(self) -> dict[str, Any]:
         """Return the state of all parts and generators."""
-        tree = state.capture(self._live)
+        tree = state.capture(self.live)
         tree["parts"] |= self._waiting
         return tree
 
@@ -73,13 +74,13 @@ class Parts:
         self._resumed, self._layout = resumed.commit.step, resumed.tree["layout"]
         saved = resumed.tree["parts"]
         self._waiting = {name: state.snapshot(saved[name]) for name in self._later if name in saved}
-        self._judge(state.restore(self._live, resumed.tree), resumed.commit.step)
+        self._judge(state.restore(self.live, resumed.tree), resumed.commit.step)
 
     def name_forgotten(self) -> None:
         """Warn, once, of what looks stateful, touches a part, and is none."""
         if not self._named_forgotten:
             self._named_forgotten = True
-            for found in state.forgotten(self._live):
+            for found in state.forgotten(self.live):
                 warn(
                     f"Run does not carry a {found.what}: it {found.why}. What to do: {found.remedy}.", ForgottenWarning
                 )
@@ -92,10 +93,10 @@ class Parts:
                     f"a dict, such as {name}={{'value': {part!r}}}, and read it from there."
                 )
         try:
-            state.capture({**self._live, **parts})
+            state.capture({**self.live, **parts})
         except BitproofError as error:
             raise RunStateError(f"{call}(): {error}") from error
-        self._live |= parts
+        self.live |= parts
 
     def _judge(self, report: state.Report, step: int) -> None:
         bad = [part for part in report.parts if part.status != "restored" and part.name not in self._later]

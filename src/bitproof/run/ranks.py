@@ -1,13 +1,14 @@
 """The processes that train together, each with its own state in its own folder; one process is the simplest case."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from bitproof.errors import RunError
 
@@ -74,6 +75,27 @@ class Ranks:
         found = [torch.empty_like(tensor) for _ in range(self.world)]
         dist.all_gather(found, tensor, group=self._group)
         return found
+
+
+def reordered_sums(parts: Mapping[str, Any], world: int) -> str | None:
+    """Say what makes the first step after a resume differ in bits, with more than two ranks; None if nothing does.
+
+    DistributedDataParallel puts gradients into buckets in the order of their parameters, and after the first backward
+    pass of a process anew, in the order in which they became ready. Where a gradient lies decides in which order the
+    ranks' values are added, so of three or more the sum may differ in its last bits. With two ranks there is one order.
+
+    Args:
+        parts: of the run, by name.
+        world: how many ranks.
+    """
+    for name, part in parts.items():
+        if world > 2 and isinstance(part, DistributedDataParallel) and not part.find_unused_parameters:
+            return (
+                f"{name}: DistributedDataParallel adds gradients in another order after the first step of a process, so with "
+                f"{world} ranks the first step after a resume may differ in its last bits. What to do: "
+                "DistributedDataParallel(…, find_unused_parameters=True) keeps one order."
+            )
+    return None
 
 
 def folder_of(run: Path, rank: int) -> Path:

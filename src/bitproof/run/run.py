@@ -20,7 +20,7 @@ from bitproof.run.notices import ResumeDiffersWarning, SaveFailedWarning, explan
 from bitproof.run.parts import Parts
 from bitproof.run.place import Place
 from bitproof.run.proof import Legs
-from bitproof.run.ranks import Ranks, folder_of
+from bitproof.run.ranks import Ranks, folder_of, reordered_sums
 from bitproof.run.resuming import FORMAT, read
 from bitproof.run.saving import Saving
 from bitproof.run.signals import Signals
@@ -114,6 +114,9 @@ class Run:
         self.store = Store(self._home)
         self.store.lock.acquire()
         self._closing.insert(0, self.store.close)
+        reordered = reordered_sums(self._parts.live, self._ranks.world)
+        if reordered is not None and self._ranks.rank == 0:
+            warn(reordered, ResumeDiffersWarning)
         self._loaders = Loaders()
         self._place = Place()
         self._logged: dict[str, Any] = {}
