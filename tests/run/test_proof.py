@@ -1,5 +1,6 @@
 """Every crash is a proof: redone steps are compared, and the result is said and stored."""
 
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from run_training import Crash, learn, loader, parts, train
 
 from bitproof.run import Every, ForgottenWarning, ResumeDiffersWarning, Run
 from bitproof.run.proof import Legs
+from bitproof.trail import reader
 
 
 def test_an_exact_resume_is_said_and_stored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,3 +107,16 @@ def test_a_damaged_trail_stops_no_training(tmp_path: Path, capsys: pytest.Captur
     assert isinstance(run, Run)
     assert run.verdict is None
     assert "could not be compared" in capsys.readouterr().err
+
+
+def test_a_long_leg_is_read_from_the_resumed_step_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The proof looks at no step before the checkpoint: what cannot be read there does not matter."""
+    monkeypatch.setattr(reader._Heads, "_AT_ONCE", 1)
+    with pytest.raises(Crash):
+        train(tmp_path, crash_at=10, save_every=Every(steps=3))
+    with sqlite3.connect(next((tmp_path / "trail").glob("*.leg"))) as trail:
+        trail.execute("UPDATE steps SET head = x'00' WHERE step <= 3")
+    trail.close()
+    run, _ = train(tmp_path)
+    assert run.verdict is not None
+    assert (run.verdict.verdict, run.verdict.steps.compared) == ("identical", 2)

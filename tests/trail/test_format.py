@@ -15,7 +15,7 @@ from bitproof import fingerprint
 from bitproof.errors import BitproofError, TrailCorruptError, TrailNotFoundError, TrailVersionError
 from bitproof.trail.file import LegWriter, leg_name, seal, unseal
 from bitproof.trail.journal import KEEP_LATEST
-from bitproof.trail.reader import Leg, is_trail, next_leg, read_trail
+from bitproof.trail.reader import Leg, _Heads, is_trail, next_leg, read_trail
 from bitproof.trail.records import (
     SCHEMA_VERSION,
     Event,
@@ -241,6 +241,34 @@ def test_missing_steps_are_refused(tmp_path: Path, step: int) -> None:
     connection.close()
     with pytest.raises(TrailCorruptError, match=r"steps are missing: expected 1 to 2, found [12] to 3"):
         read_trail(path.parent)
+
+
+def test_a_trail_that_is_read_lazily_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps that are read when they are asked for are those that are read at once; damage is named where it is met."""
+    monkeypatch.setattr(_Heads, "_AT_ONCE", 2)
+    path = write(tmp_path / "a.trail", 5)
+    whole, leg = read_trail(path.parent).legs[0], read_trail(path.parent, lazily=True).legs[0]
+    assert list(leg.steps) == whole.steps
+    assert (leg.steps[-1], leg.steps[1:4], leg.final, leg.events) == (
+        whole.steps[-1],
+        whole.steps[1:4],
+        whole.final,
+        whole.events,
+    )
+    with pytest.raises(IndexError):
+        leg.steps[5]
+    connection = sqlite3.connect(path)
+    connection.execute("UPDATE steps SET head = x'00' WHERE step = 1")
+    connection.commit()
+    late = read_trail(path.parent, lazily=True).legs[0]
+    assert late.steps[2:] == whole.steps[2:]
+    with pytest.raises(TrailCorruptError, match=r"steps.head 1 has changed"):
+        late.steps[1]
+    connection.execute("DELETE FROM steps WHERE step = 3")
+    connection.commit()
+    connection.close()
+    with pytest.raises(TrailCorruptError, match="steps are missing: expected 1 to 4, found 1 to 5"):
+        read_trail(path.parent, lazily=True)
 
 
 def test_a_missing_layout_is_refused(tmp_path: Path) -> None:

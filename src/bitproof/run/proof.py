@@ -113,7 +113,7 @@ class Legs:
         if now is None or now.verdict is not None or now.problem is not None or now.interrupted_at <= now.step:
             return None
         try:
-            own = [leg for leg in read_trail(self.trail).legs if leg.number == self.number]
+            own = [leg for leg in read_trail(self.trail, lazily=True).legs if leg.number == self.number]
             verdict = judge_redone(self._earlier(), Placed(own[0], now.step, now.micro)) if own else None
         except TrailError as error:
             self.current = msgspec.structs.replace(now, problem=str(error))
@@ -130,7 +130,7 @@ class Legs:
             return []
         return [
             Placed(leg, records[leg.number].step, records[leg.number].micro)
-            for leg in read_trail(self.trail).legs
+            for leg in read_trail(self.trail, lazily=True).legs
             if leg.number in records and leg.number != self.number and leg.steps
         ]
 

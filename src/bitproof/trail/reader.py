@@ -5,11 +5,11 @@ import os
 import re
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import msgspec
 
@@ -45,7 +45,7 @@ class Leg:
     number: int
     rank: int
     meta: dict[str, Any]
-    steps: list[StepHead]
+    steps: Sequence[StepHead]
     final: StepHead | None
     events: list[Event]
     _layouts: dict[int, Layout] = field(repr=False)
@@ -136,8 +136,13 @@ class Trail:
         return [leg for leg in self.legs if leg.rank == rank]
 
 
-def read_trail(path: str | os.PathLike[str]) -> Trail:
+def read_trail(path: str | os.PathLike[str], *, lazily: bool = False) -> Trail:
     """Read a trail.
+
+    Args:
+        path: its folder.
+        lazily: read and verify each step when it is asked for, so that a look at the end of a long leg costs no more
+            than the end of a short one. Damage is then found where it is met.
 
     Raises:
         TrailNotFoundError: there is none.
@@ -148,7 +153,7 @@ def read_trail(path: str | os.PathLike[str]) -> Trail:
     files = _leg_files(folder)
     if not files:
         raise TrailNotFoundError(_why_no_legs(folder))
-    return Trail(folder, tuple(_read_leg(*file) for file in files))
+    return Trail(folder, tuple(_read_leg(*file, lazily=lazily) for file in files))
 
 
 def next_leg(folder: Path) -> int:
@@ -240,7 +245,7 @@ def _quoted(path: Path) -> str:
     return str(path.resolve()).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
 
 
-def _read_leg(path: Path, number: int, rank: int) -> Leg:
+def _read_leg(path: Path, number: int, rank: int, *, lazily: bool) -> Leg:
     if path.stat().st_size == 0 and not path.with_name(path.name + "-wal").exists():
         raise _corrupt(path, "the file is empty")
     log = path.with_name(path.name + "-wal")
@@ -268,20 +273,66 @@ def _read_leg(path: Path, number: int, rank: int) -> Leg:
             )
             raise TrailVersionError(msg)
         layouts = dict(_rows(path, connection, "layouts", "SELECT id, layout FROM layouts", Layout))
-        steps = dict(_rows(path, connection, "steps.head", "SELECT step, head FROM steps ORDER BY step", StepHead))
+        if lazily:
+            taken = connection.execute("SELECT count(*), min(step), max(step) FROM steps").fetchone()
+            steps: Sequence[StepHead] = _Heads(path, taken[0])
+        else:
+            heads = dict(_rows(path, connection, "steps.head", "SELECT step, head FROM steps ORDER BY step", StepHead))
+            taken = _span(heads)
+            steps = list(heads.values())
         final = dict(_rows(path, connection, "final.head", "SELECT id, head FROM final", StepHead))
         events = dict(_rows(path, connection, "events", "SELECT id, event FROM events ORDER BY id", Event))
-        problem = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        problem = "ok" if lazily else connection.execute("PRAGMA quick_check(1)").fetchone()[0]
     if problem != "ok":
         raise _corrupt(path, problem)
-    for what, numbers in (("steps", list(steps)), ("events", list(events))):
-        if numbers != list(range(1, len(numbers) + 1)):
-            found = f"{what} are missing: expected 1 to {len(numbers)}, found {numbers[0]} to {numbers[-1]}"
-            raise _corrupt(path, found)
+    for what, (count, first, latest) in (("steps", taken), ("events", _span(events))):
+        if count and (first, latest) != (1, count):
+            raise _corrupt(path, f"{what} are missing: expected 1 to {count}, found {first} to {latest}")
     last = final.get(1)
     if last is not None and last.step != len(steps) + 1:
         last = None  # steps were taken after it was written
-    return Leg(path, number, rank, meta, list(steps.values()), last, list(events.values()), layouts)
+    return Leg(path, number, rank, meta, steps, last, list(events.values()), layouts)
+
+
+def _span(rows: Mapping[int, object]) -> tuple[int, int | None, int | None]:
+    """Return how many rows there are, and the least and the greatest number of one."""
+    return len(rows), min(rows, default=None), max(rows, default=None)
+
+
+class _Heads(Sequence[StepHead]):
+    """A leg's steps, read and verified some at a time when they are asked for."""
+
+    _AT_ONCE = 1000
+
+    def __init__(self, path: Path, count: int) -> None:
+        self._path, self._count = path, count
+        self._known: dict[int, list[StepHead]] = {}
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> StepHead: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[StepHead]: ...
+
+    def __getitem__(self, index: int | slice) -> StepHead | list[StepHead]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(self._count))]
+        if index < 0:
+            index += self._count
+        if not 0 <= index < self._count:
+            raise IndexError(index)
+        block, place = divmod(index, self._AT_ONCE)
+        if block not in self._known:
+            query = (
+                f"SELECT step, head FROM steps WHERE step > {block * self._AT_ONCE} ORDER BY step LIMIT {self._AT_ONCE}"  # noqa: S608
+            )
+            with _reading(self._path) as connection:
+                rows = list(_rows(self._path, connection, "steps.head", query, StepHead))
+            self._known[block] = [head for _, head in rows]
+        return self._known[block][place]
 
 
 def _rows(
