@@ -126,6 +126,7 @@ def bench_commit(state: State, folder: Path, count: int) -> None:
         for path in folder.iterdir():
             if path.name != "store":
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
+        os.sync()  # what is removed is given back to the disk now, and not during the next way
 
     ways = {
         "bitproof": lambda: store.save(b"{}", state, step=next(steps)),
