@@ -266,6 +266,23 @@ def test_the_commands_look_at_every_rank(tmp_path: Path) -> None:
     assert CliRunner().invoke(app, ["verify", str(run)]).exit_code == 1
 
 
+@pytest.mark.slow
+def test_four_ranks_save_fifty_times_at_their_own_pace(tmp_path: Path) -> None:
+    """Whichever comes first at a save, all have the same checkpoints at the end, and every one is whole."""
+
+    def dawdle(_run: Run, rank: int, number: int) -> None:
+        time.sleep((7 * rank + 3 * number) % 11 / 1000)
+
+    run = tmp_path / "run"
+    answers = train_ranks(run, world=4, epochs=17, each=dawdle, save_every=EVERY_STEP, keep=Keep(last=2))
+    assert [answer.status for answer in answers] == [0] * 4, answers[0].said
+    assert [answer.step for answer in answers] == [51] * 4
+    stores = [Store(folder_of(run, rank)) for rank in range(4)]
+    names = [[commit.facts["save"] for commit in store.checkpoints()] for store in stores]
+    assert names == [names[0]] * 4
+    assert [store.verify() for store in stores] == [[]] * 4
+
+
 @pytest.mark.parametrize(
     ("all_ranks", "found"),
     [

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from run_training import Crash, data, learn, loader, parts, train
+from run_training import Crash, bits, data, learn, loader, parts, train
 from torch.utils.data import DataLoader
 
 from bitproof.data import Loader
@@ -258,3 +258,58 @@ def test_a_closed_run_is_over(tmp_path: Path) -> None:
     run.close()
     with pytest.raises(RunError, match="is closed"):
         next(run.epochs(1))
+
+
+@pytest.mark.parametrize("crash", [None, 8])
+def test_a_save_while_averaged_weights_are_swapped_in_keeps_the_raw_ones(tmp_path: Path, crash: int | None) -> None:
+    """Validation with the average in the model's place asks for a save: it comes at a boundary, of the weights that train."""
+
+    def leg(folder: Path, *, asks: bool, crash_at: int | None = None) -> dict[str, int]:
+        built, number = parts(), 0
+        with Run(folder, save_every=None, **built) as run:
+            read = loader()
+            for _ in run.epochs(3):
+                built["model"].train()
+                for batch in run.batches(read):
+                    learn(built, batch)
+                    number += 1
+                    if number == crash_at:
+                        raise Crash
+                raw = [p.detach().clone() for p in built["model"].parameters()]
+                with torch.no_grad():
+                    for parameter, average in zip(built["model"].parameters(), built["ema"].parameters(), strict=True):
+                        parameter.copy_(average)
+                    if asks:
+                        run.save()
+                    for parameter, saved in zip(built["model"].parameters(), raw, strict=True):
+                        parameter.copy_(saved)
+        return bits(built)
+
+    never = leg(tmp_path / "never", asks=False)
+    if crash is not None:
+        with pytest.raises(Crash):
+            leg(tmp_path / "asked", asks=True, crash_at=crash)
+    assert leg(tmp_path / "asked", asks=True) == never
+    with Store(tmp_path / "asked") as store:
+        assert [commit.step for commit in store.checkpoints()] == [3, 6, 9]
+
+
+def test_steps_rise_over_legs_and_end_at_the_target(tmp_path: Path) -> None:
+    """Epochs are those of the whole run: a resumed leg does what is left, and its checkpoints go on counting."""
+    with pytest.raises(Crash):
+        train(tmp_path, epochs=4, crash_at=13, save_every=Every(steps=1), keep=None, background=False)
+    left: list[int] = []
+    run, _ = train(tmp_path, epochs=4, save_every=Every(steps=1), keep=None, each=lambda run, _: left.append(run.step))
+    assert (run.step, run.epoch, len(left)) == (12, 4, 12)
+    with Store(tmp_path) as store:
+        assert sorted({commit.step for commit in store.checkpoints()}) == list(range(1, 13))
+
+
+def test_nothing_that_is_stored_names_a_class_to_import(tmp_path: Path) -> None:
+    """No pickle: no file of a run has a path of NumPy's or torch's modules that a later version could move."""
+    train(tmp_path, epochs=1, save_every=Every(steps=1))
+    files = [path for folder in ("checkpoints", "objects", "legs") for path in (tmp_path / folder).rglob("*.*")]
+    assert len(files) > 3
+    for path in files:
+        data = path.read_bytes()
+        assert not [name for name in (b"numpy.core", b"numpy._core", b"torch._utils", b"collections") if name in data]

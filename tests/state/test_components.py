@@ -839,3 +839,26 @@ def test_the_documented_example_runs() -> None:
     names: dict[str, Any] = {}
     exec(compile(block, "docs/state.md", "exec"), names)
     assert names["report"].complete
+
+
+def test_a_class_that_was_renamed_keeps_its_state() -> None:
+    """State is kept by name and kind, so a module's or object's class may move or be called otherwise."""
+
+    class Before(nn.Linear):
+        pass
+
+    class After(nn.Linear):
+        pass
+
+    class Counter:
+        def __init__(self, count: int) -> None:
+            self.count = count
+
+    class Tally(Counter):
+        pass
+
+    model, renamed, tally = Before(2, 1), After(2, 1), Tally(0)
+    saved = decode(*encode(capture({"model": model, "counter": Counter(3)})))
+    assert restore({"model": renamed, "counter": tally}, saved).complete
+    assert torch.equal(model.weight, renamed.weight)
+    assert tally.count == 3
