@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from run_training import bits, learn, loader, parts
+from run_training import bits, data, learn, parts
 from torch.nn.parallel import DistributedDataParallel
 
+from bitproof.data import Loader
 from bitproof.run import Run
 
 _PATIENCE = 60  # seconds
@@ -51,7 +52,7 @@ def train_ranks(
     Args:
         folder: of the run.
         world: ranks.
-        epochs: of the whole run; 6 batches and 3 steps each.
+        epochs: of the whole run; with two ranks 6 batches and 3 steps each.
         each: called after the work of each batch, with the run, the rank and the batch's number in this leg.
         before: called with the rank before the run is made.
         settings: of Run.
@@ -105,10 +106,10 @@ def _leg(
     folder: Path, rank: int, epochs: int, each: Callable[[Run, int, int], None] | None, settings: dict[str, Any]
 ) -> dict[str, Any]:
     built = parts()
-    built["model"] = DistributedDataParallel(built["model"])
+    built["model"] = DistributedDataParallel(built["model"], find_unused_parameters=dist.get_world_size() > 2)
     with Run(folder, **{"save_every": None, **settings}, **built) as run:
         torch.manual_seed(100 + rank)  # each rank draws its own noise
-        read, number = loader(), 0
+        read, number = Loader(data(), 2 * dist.get_world_size(), shuffle=True), 0
         for _ in run.epochs(epochs):
             for batch in run.batches(read):
                 run.log(loss=learn(built, batch))

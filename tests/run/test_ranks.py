@@ -12,11 +12,13 @@ import pytest
 import torch
 from run_ranks import Answer, kill_this_rank, train_ranks
 from run_training import parts, train
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from typer.testing import CliRunner
 
 from bitproof.cli.main import app
-from bitproof.errors import CheckpointNotFoundError, ResumeRefusedError, RunError
+from bitproof.errors import CheckpointNotFoundError, ResumeRefusedError, RunError, RunStateError
 from bitproof.run import REQUEUE_STATUS, Every, Keep, Run
 from bitproof.run.agreement import Held, newest
 from bitproof.run.checkpoints import go_back
@@ -232,6 +234,18 @@ def test_several_ranks_without_a_process_group_are_refused(tmp_path: Path, monke
     assert not list(tmp_path.iterdir())
 
 
+def test_sharded_parameters_are_refused_at_once(tmp_path: Path) -> None:
+    """Not at the first save, an hour later: by name, with what to do instead."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        model = torch.nn.Linear(2, 2)
+        fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+        with pytest.raises(RunStateError, match=r"\['weight'\] is a .*DTensor.*save with torch.distributed.checkpoint"):
+            Run(tmp_path, model=model)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
 def test_sums_that_a_resume_reorders_are_named() -> None:
     """With three ranks DistributedDataParallel adds in another order after its first step; with two there is one order."""
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
@@ -274,7 +288,7 @@ def test_four_ranks_save_fifty_times_at_their_own_pace(tmp_path: Path) -> None:
         time.sleep((7 * rank + 3 * number) % 11 / 1000)
 
     run = tmp_path / "run"
-    answers = train_ranks(run, world=4, epochs=17, each=dawdle, save_every=EVERY_STEP, keep=Keep(last=2))
+    answers = train_ranks(run, world=4, epochs=34, each=dawdle, save_every=EVERY_STEP, keep=Keep(last=2))
     assert [answer.status for answer in answers] == [0] * 4, answers[0].said
     assert [answer.step for answer in answers] == [51] * 4
     stores = [Store(folder_of(run, rank)) for rank in range(4)]

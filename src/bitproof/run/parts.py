@@ -93,9 +93,13 @@ class Parts:
                     f"a dict, such as {name}={{'value': {part!r}}}, and read it from there."
                 )
         try:
-            state.capture({**self.live, **parts})
+            state.encode(state.capture({**self.live, **parts}))
         except BitproofError as error:
-            raise RunStateError(f"{call}(): {error}") from error
+            sharded = (
+                " A Run carries no sharded parameters: save with torch.distributed.checkpoint, and check the resume with: "
+                "bitproof prove -- torchrun …"
+            )
+            raise RunStateError(f"{call}(): {error}{sharded if 'DTensor' in str(error) else ''}") from error
         self.live |= parts
 
     def _judge(self, report: state.Report, step: int) -> None:
