@@ -15,6 +15,7 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
         ("bench_fingerprint.py", [], "fingerprint / reading = "),
         ("bench_start.py", [], "bitproof --help: "),
         ("bench_recorder.py", ["--only", "mlp"], "recorded / plain = "),
+        ("bench_ranks.py", [], "an agreement at a batch boundary takes "),
     ],
 )
 def test_benchmark_runs(name: str, options: list[str], said: str) -> None:

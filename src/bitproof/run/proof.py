@@ -11,6 +11,7 @@ from bitproof.compare.redone import judge_redone
 from bitproof.compare.timeline import Placed
 from bitproof.compare.verdict import Verdict
 from bitproof.errors import TrailCorruptError, TrailError
+from bitproof.run.notices import steps
 from bitproof.store.atomic import TEMPORARY, write_atomic
 from bitproof.store.system import System
 from bitproof.trail.reader import next_leg, read_trail
@@ -50,8 +51,8 @@ class LegRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             return f"{start}; redone steps could not be compared: {self.problem}"
         if self.verdict is None:
             return start
-        last = self.step + self.verdict.steps.compared
-        return f"{start}; steps {self.step + 1}–{last} redone: {self.verdict.verdict}"
+        redone = steps(self.step + 1, self.step + self.verdict.steps.compared)
+        return f"{start}; {redone} redone: {self.verdict.verdict}"
 
 
 class Legs:
