@@ -33,9 +33,12 @@ def check(
     from bitproof.data.audit import Topology, audit  # noqa: PLC0415 - torch is imported for this command only
     from bitproof.data.target import load_target  # noqa: PLC0415
 
-    loader = load_target(target, batch_size=batch_size, seed=seed)
-    found = audit(loader, Topology.parse(first), Topology.parse(second), batches=batches)
-    typer.echo(json.dumps(found.to_dict()) if as_json else str(found))
+    checked = load_target(target, batch_size=batch_size, seed=seed)
+    found = audit(checked.loader, Topology.parse(first), Topology.parse(second), batches=batches)
+    if as_json:
+        typer.echo(json.dumps(found.to_dict() | {"advice": checked.advice}))
+    else:
+        typer.echo("\n".join([str(found), *([f"  {checked.advice}"] if checked.advice else [])]))
     raise typer.Exit(0 if found.difference is None else 1)
 
 

@@ -3,6 +3,8 @@
 import importlib
 import importlib.util
 import sys
+import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,10 +13,25 @@ from torch.utils.data import DataLoader
 
 from bitproof.data.errors import TargetError
 from bitproof.data.loader import Loader
+from bitproof.data.torch_loader import OrderChangedWarning, order_change, settings_of
 
 
-def load_target(target: str, *, batch_size: int, seed: int) -> Loader:
-    """Import a loader.
+@dataclass(frozen=True)
+class Target:
+    """What was named.
+
+    Args:
+        loader: as it is, or made for what was named.
+        advice: how to train with this loader, where something else was named; else None.
+
+    """
+
+    loader: Loader
+    advice: str | None = None
+
+
+def load_target(target: str, *, batch_size: int, seed: int) -> Target:
+    """Import a loader, with what to do to train with it.
 
     NAME is a `Loader`, a plain DataLoader (taken over by `Loader.from_torch`), a map-style data set (shuffled), or a
     function without arguments that returns one of these. The module runs, as with any import.
@@ -40,10 +57,34 @@ def load_target(target: str, *, batch_size: int, seed: int) -> Loader:
     if callable(found) and not hasattr(found, "__getitem__") and not isinstance(found, Loader | DataLoader):
         found = found()
     if isinstance(found, Loader):
-        return found
+        return Target(found)
     if isinstance(found, DataLoader):
-        return Loader.from_torch(found, seed=seed)
-    return Loader(found, min(batch_size, max(1, len(found))), shuffle=True, seed=seed)
+        return _taken_over(found, seed)
+    size = min(batch_size, max(1, len(found)))
+    advice = (
+        f"{type(found).__name__} is a data set: what was read is bitproof.data.Loader(dataset, {size}, shuffle=True, "
+        f"seed={seed}). Train with such a loader: any other draws its samples' randomness elsewhere."
+    )
+    return Target(Loader(found, size, shuffle=True, seed=seed), advice)
+
+
+def _taken_over(plain: DataLoader[Any], seed: int) -> Target:
+    with warnings.catch_warnings(action="ignore", category=OrderChangedWarning):
+        loader = Loader.from_torch(plain, seed=seed)  # said below
+    change = order_change(settings_of(plain), plain, seed) or "the order of samples stays as it is."
+    kept = (
+        ""
+        if plain.num_workers or loader.batch_sampler is not None
+        else " To keep the order as it is, without workers: bitproof.data.carry(loader)."
+    )
+    holds = (
+        "its position, but no augmentation," if hasattr(plain, "state_dict") else "neither position nor augmentation"
+    )
+    advice = (
+        f"{type(plain).__name__} holds {holds} over a resume: what was read is bitproof.data.Loader.from_torch(loader, seed={seed}). Train with that: {change} What samples draw (augmentation) "
+        f"is set from (seed, epoch, index), which changes it once as well.{kept}"
+    )
+    return Target(loader, advice)
 
 
 def _import(where: str) -> ModuleType:
