@@ -90,6 +90,8 @@ class Own:
 own = Own()
 data = TensorDataset(torch.arange(12))
 plain = DataLoader(data, batch_size=4)
+shuffled = DataLoader(data, batch_size=4, shuffle=True, num_workers=1)
+buckets = DataLoader(data, batch_sampler=[[0, 1], [2, 3, 4]])
 def make(): return Loader(data, 4, shuffle=True)
 """
 
@@ -109,6 +111,44 @@ def test_command_identical(tmp_path: Path, name: str) -> None:
 
     assert output.startswith("identical: ")
     assert status == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("make", None),
+        (
+            "data",
+            "TensorDataset is a data set: what was read is bitproof.data.Loader(dataset, 8, shuffle=True, seed=0).",
+        ),
+        (
+            "plain",
+            "DataLoader holds neither position nor augmentation over a resume: what was read is bitproof.data.Loader.from_torch(loader, seed=0).",
+        ),
+        (
+            "shuffled",
+            "Train with that: samples come in another order than RandomSampler's, from seed 0. It changes once",
+        ),
+        (
+            "buckets",
+            "Train with that: batches are those of list, which draws from generators that are set for each epoch",
+        ),
+    ],
+)
+def test_command_says_how_to_convert(tmp_path: Path, name: str, advice: str | None) -> None:
+    """What is no Loader yet comes with the line that makes it one, and with what changes once."""
+    _, output = run(tmp_path, name, "--batches", "2", "--second", "2x0")
+    _, as_json = run(tmp_path, name, "--batches", "2", "--second", "2x0", "--json")
+    lines = output.splitlines()
+
+    assert lines[0].startswith("identical: ")
+    assert len(lines) == (1 if advice is None else 2)
+    if advice is not None:
+        assert advice in lines[1]
+        assert ("To keep the order as it is, without workers: bitproof.data.carry(loader)." in lines[1]) == (
+            name == "plain"
+        )
+    assert json.loads(as_json)["advice"] == (None if advice is None else lines[1].strip())
 
 
 def test_command_finding(tmp_path: Path) -> None:

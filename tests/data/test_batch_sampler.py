@@ -302,7 +302,7 @@ def test_golden_state() -> None:
         ({"order_version": 1}, OrderVersionError, "order_version is 1, this bitproof has 2"),
         ({"format": 2}, OrderVersionError, "format is 2, this bitproof has 1"),
         ({"sampler": "Other"}, LoaderStateError, "batch sampler was Other when it was saved and is Buckets now"),
-        ({"num_replicas": 4}, LoaderStateError, r"made for 4 ranks when .* of no rank now .*global batches"),
+        ({"num_replicas": 4}, LoaderStateError, r"made for 4 ranks when .* for no ranks now .*global batches"),
         ({"batch": -1}, LoaderStateError, "'batch' must be int of 0 or more, found -1"),
         ({"length": 30}, DataChangedError, "length was 30 .* is 26 now"),
         ({"fingerprint": "x"}, DataChangedError, "fingerprint was 'x' .* is 'known' now"),

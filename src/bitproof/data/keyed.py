@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, Protocol
 
-import numpy as np
 from torch.utils.data import Dataset, get_worker_info
 
 from bitproof.data.randomness import CurrentSample, SampleGenerators, current_sample, generators_put_back
-from bitproof.data.seeds import SampleKey, seeds_of
+from bitproof.data.seeds import SampleKey, seeds_of_batch
 
 
 class Indexable(Protocol):
@@ -61,8 +60,7 @@ class KeyedDataset(Dataset[Any]):
             return self._read_keyed(keys)
 
     def _read_keyed(self, keys: Sequence[SampleKey]) -> Any:
-        of_samples, of_batch = seeds_of("sample", self._seed, keys), seeds_of("collate", self._seed, keys[:1])
-        generators = SampleGenerators(np.concatenate([of_samples, of_batch]))
+        generators = SampleGenerators(seeds_of_batch(self._seed, keys))
         dataset, samples, current = self.dataset, [], CurrentSample(self._seed)
         before = current_sample.set(current)
         try:

@@ -2,6 +2,7 @@
 
 import ctypes
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -22,6 +23,8 @@ _STATE_BYTES: Final = 4 * WORDS  # of python's generator, and of NumPy's: both a
 _SOURCE_BYTES: Final = 40  # of SFC64's state: three words, a counter, and half an output that is kept
 _WARM_UP: Final = 12  # outputs that SFC64's own seeding throws away
 
+_source = threading.local()  # one SFC64 a thread, since making it takes longer than setting all generators of a sample
+
 
 class SampleGenerators:
     """Sets python's, NumPy's and torch's generators for the samples of a batch; `set(k)` for sample *k*.
@@ -38,8 +41,10 @@ class SampleGenerators:
     def __init__(self, seeds: UInt64s) -> None:
         self._for_torch: list[int] = seeds[:, 0].tolist()
         self._python, self._numpy = GlobalPythonGenerator(), GlobalNumpyGenerator()
-        self._source = np.random.SFC64(0)
-        self._source_state = source_state(self._source)
+        if not hasattr(_source, "generator"):
+            _source.generator = np.random.SFC64(0)
+            _source.state = _state_of(_source.generator)
+        self._source, self._source_state = _source.generator, _source.state
         states = np.zeros((len(seeds), _SOURCE_BYTES // 8), dtype=np.uint64)
         states[:, :3], states[:, 3] = seeds[:, 1:], 1
         self._source_states = states.reshape(-1).data.cast("B")
@@ -53,7 +58,7 @@ class SampleGenerators:
         self._numpy.write(words[_STATE_BYTES:])
 
 
-def source_state(generator: np.random.SFC64) -> memoryview:
+def _state_of(generator: np.random.SFC64) -> memoryview:
     """Return the memory of an SFC64 generator's state, uint8[40]."""
     _check_source()
     state = (ctypes.c_char * _SOURCE_BYTES).from_address(int(generator.ctypes.state_address))

@@ -77,13 +77,14 @@ class SamplerState:
             )
         if self.num_replicas != num_replicas:
             then, now = (
-                f"made for {count} ranks" if count else "of no rank" for count in (self.num_replicas, num_replicas)
+                f"made for {count} ranks" if count else "made for no ranks"
+                for count in (self.num_replicas, num_replicas)
             )
             raise LoaderStateError(
-                f"loader state: the batch sampler was {then} when it was saved and is {now} now (num_replicas "
-                f"{self.num_replicas} and {num_replicas}): its batches are those of its rank, and no others can go on from "
-                f"there. Resume with {self.num_replicas or 'no'} num_replicas; or use a batch sampler that gives global "
-                "batches, without rank and num_replicas: the Loader shares those among any number of ranks."
+                f"loader state: the batch sampler was {then} when it was saved and is {now} now (its num_replicas): its "
+                "batches are those of one rank, and no other division of the data can go on from there. Resume with one "
+                f"{then}; or use a batch sampler that gives global batches, without rank and num_replicas: the Loader shares "
+                "those among any number of ranks."
             )
 
     def check_data(self, length: int, fingerprint: str) -> None:

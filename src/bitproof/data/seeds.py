@@ -15,7 +15,7 @@ SampleKey = tuple[int, ...]
 PARTS: Final = 4
 """Words of 64 bits in a seed: one for torch's generator, three for python's and NumPy's."""
 
-_GAMMA: Final = np.uint64(0x9E3779B97F4A7C15)
+_GAMMA: Final = np.array(0x9E3779B97F4A7C15, dtype=np.uint64)
 
 
 def seeds_of(purpose: str, seed: int, keys: Sequence[SampleKey]) -> UInt64s:
@@ -31,12 +31,26 @@ def seeds_of(purpose: str, seed: int, keys: Sequence[SampleKey]) -> UInt64s:
         keys: of k samples.
 
     """
+    return _mixed(_starts(purpose, seed, keys), keys)
+
+
+def seeds_of_batch(seed: int, keys: Sequence[SampleKey]) -> UInt64s:
+    """Return the seeds of a batch's samples, and after them that of collating it, uint64[k + 1, 4]."""
+    starts = np.empty((len(keys) + 1, PARTS), dtype=np.uint64)
+    starts[:-1], starts[-1:] = _starts("sample", seed, keys), _starts("collate", seed, keys[:1])
+    return _mixed(starts, [*keys, keys[0]])
+
+
+def _starts(purpose: str, seed: int, keys: Sequence[SampleKey]) -> UInt64s:
+    """Return uint64[k, 4], or uint64[1, 4] where all are the same."""
     heads = {(key[0], *key[2:]) for key in keys}
     if len(heads) == 1:
-        start = _start(purpose, seed, *heads.pop())[None]
-    else:
-        start = np.stack([_start(purpose, seed, key[0], *key[2:]) for key in keys])
-    seeds: UInt64s = start + (np.array([key[1] for key in keys], dtype=np.uint64) * _GAMMA)[:, None]
+        return _start(purpose, seed, *heads.pop())[None]
+    return np.stack([_start(purpose, seed, key[0], *key[2:]) for key in keys])
+
+
+def _mixed(starts: UInt64s, keys: Sequence[SampleKey]) -> UInt64s:
+    seeds: UInt64s = starts + (np.array([key[1] for key in keys], dtype=np.uint64) * _GAMMA)[:, None]
     splitmix(seeds, np.empty_like(seeds))
     return seeds
 
