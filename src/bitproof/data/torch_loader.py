@@ -106,7 +106,7 @@ def order_change(settings: dict[str, Any], loader: DataLoader[Any], seed: int) -
     """
     if settings.get("shuffle"):
         return (
-            f"samples come in another order than {type(loader.sampler).__name__}'s, from seed {seed}. It changes once, now, "
+            f"samples come in another order than {type(known_sampler(loader)).__name__}'s, from seed {seed}. It changes once, now, "
             "and survives every resume from here on."
         )
     if (batch_sampler := settings.get("batch_sampler")) is not None:
