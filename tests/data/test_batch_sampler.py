@@ -1,11 +1,13 @@
 """The user's own batch sampler: exact after any resume, shared among any ranks, and refused where it cannot be."""
 
+import contextlib
 import json
 import math
 import random
 from collections import Counter
 from collections.abc import Iterator
 from itertools import count, islice
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,6 +16,7 @@ import torch
 from data_samples import Drawing, read, rows
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, Sampler, WeightedRandomSampler
 
+import bitproof
 from bitproof.data import Loader, Topology, audit
 from bitproof.data.errors import (
     BatchError,
@@ -465,3 +468,39 @@ def test_from_torch() -> None:
 
     assert read(held) == read(loader(Buckets()))
     assert held.worker_options["num_workers"] == 1
+
+
+def run_leg(folder: Path, stop: int | None = None) -> tuple[list[Any], torch.Tensor]:
+    """Train in a `Run` of that folder, until a crash after step `stop` or to the end; return steps and weights."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(6, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    seen = []
+    every = bitproof.Every(steps=3)
+    with (
+        contextlib.suppress(KeyError),
+        bitproof.Run(folder, seed=0, save_every=every, model=model, optimizer=optimizer) as run,
+    ):
+        held = loader(Stateful(), num_workers=1)
+        for epoch in run.epochs(2):
+            for batch in run.batches(held):
+                seen.append((run.step, epoch, rows(batch)))
+                model(batch.float()).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                if run.step == stop:
+                    raise KeyError(stop)
+    return seen, model.weight.detach().clone()
+
+
+@pytest.mark.parametrize("stop", [5, 8])
+def test_in_a_run(tmp_path: Path, stop: int) -> None:
+    """A `Run` carries the loader with its sampler's state, over a crash in the first epoch and in the second."""
+    whole, weights = run_leg(tmp_path / "whole")
+    before, _ = run_leg(tmp_path / "run", stop)
+    after, resumed = run_leg(tmp_path / "run")
+    redone = after[0][0]
+
+    assert 0 < redone < stop
+    assert [step for step in before if step[0] < redone] + after == whole
+    assert torch.equal(weights, resumed)
