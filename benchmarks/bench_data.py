@@ -27,8 +27,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from bitproof.data import Loader, Order
-from bitproof.data.keys import Keys
-from bitproof.data.randomness import SampleSeeds, generators_put_back
+from bitproof.data.randomness import SampleGenerators, generators_put_back
+from bitproof.data.seeds import seeds_of
 
 Row = tuple[str, str, str]  # what, measured, target
 
@@ -196,12 +196,12 @@ def torchdata_halfway(scale: int) -> list[Row]:
 
 def seeding(scale: int) -> list[Row]:
     """Setting python's, NumPy's and torch's generators for a sample."""
-    keys, samples, repeat = Keys("sample", 0, size=24), [(0, index) for index in range(256)], 40 // scale + 2
+    samples, repeat = [(0, index) for index in range(256)], 200 // scale + 2
 
     def batch(draw: Callable[[], object]) -> None:
-        seeds = SampleSeeds([keys.pair(epoch, index) for epoch, index in samples])
+        generators = SampleGenerators(seeds_of("sample", 0, samples))
         for k in range(256):
-            seeds.apply(k)
+            generators.set(k)
             draw()
 
     with generators_put_back():

@@ -1,6 +1,7 @@
 """The audit of a loader under two topologies, and its command."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,8 @@ class Own:
 own = Own()
 data = TensorDataset(torch.arange(12))
 plain = DataLoader(data, batch_size=4)
+shuffled = DataLoader(data, batch_size=4, shuffle=True, num_workers=1)
+buckets = DataLoader(data, batch_sampler=[[0, 1], [2, 3, 4]])
 def make(): return Loader(data, 4, shuffle=True)
 """
 
@@ -109,6 +112,99 @@ def test_command_identical(tmp_path: Path, name: str) -> None:
 
     assert output.startswith("identical: ")
     assert status == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("make", []),
+        (
+            "data",
+            [
+                "TensorDataset is a data set",
+                "    loader = bitproof.data.Loader(dataset, 8, shuffle=True, seed=0)",
+                "Train",
+            ],
+        ),
+        (
+            "plain",
+            [
+                "A DataLoader holds no position",
+                "    loader = bitproof.data.Loader.from_torch(loader, seed=0)",
+                "Train with that: the order of samples stays as it is.",
+                "What samples draw",
+                "To keep the order",
+            ],
+        ),
+        (
+            "shuffled",
+            [
+                "A DataLoader holds no position",
+                "    loader = bitproof.data.Loader.from_torch(loader, seed=0)",
+                "Train with that: samples come in another order than RandomSampler's, from seed 0. It changes once",
+                "What",
+            ],
+        ),
+        (
+            "buckets",
+            [
+                "A DataLoader holds no position",
+                "    loader = bitproof.data.Loader.from_torch(loader, seed=0)",
+                "Train with that: batches are those of list, which draws from generators that are set",
+                "What",
+            ],
+        ),
+    ],
+)
+def test_command_says_how_to_convert(tmp_path: Path, name: str, advice: list[str]) -> None:
+    """What is no Loader yet comes with the line that makes it one, and with what changes once."""
+    _, output = run(tmp_path, name, "--batches", "2", "--second", "2x0")
+    _, as_json = run(tmp_path, name, "--batches", "2", "--second", "2x0", "--json")
+    first, *lines = output.splitlines()
+
+    assert first.startswith("identical: ")
+    assert len(lines) == len(advice)
+    for line, expected in zip(lines, advice, strict=True):
+        assert line.startswith(f"  {expected}")
+    assert [f"  {line}" for line in json.loads(as_json)["advice"]] == lines
+
+
+BROKEN = """
+import sys
+number = 3
+def needs(x): return x
+class Bad:
+    def __len__(self): return 12
+    def __getitem__(self, index): raise OSError("disk gone")
+bad = Bad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "name", "message"),
+    [
+        (BROKEN, "number", r"is 3, of type int: expected a bitproof Loader, a DataLoader, a map-style data set"),
+        (BROKEN, "Bad", r"is <class .*Bad.>, of type type: expected"),
+        (BROKEN, "needs", r"calling needs\(\) without arguments failed with TypeError: .*'x'\. Make"),
+        (BROKEN, "bad", r"reading its samples failed with OSError: disk gone at .*broken_script.py:7\."),
+        (
+            "import nothing_here",
+            "x",
+            r"importing it failed with ModuleNotFoundError: .*nothing_here' at .*broken_script.py:1\.",
+        ),
+        ("x = (", "x", r"importing it failed with SyntaxError"),
+        ("import sys; sys.exit(3)", "x", r"importing it failed with SystemExit: 3 .*__main__"),
+    ],
+)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_command_over_broken_code(tmp_path: Path, script: str, name: str, message: str, workers: int) -> None:
+    """What the user's own code raises is one message with its place, and no finding."""
+    path = tmp_path / "broken_script.py"
+    path.write_text(script)
+    found = CliRunner().invoke(app, ["check", f"{path}:{name}", "--first", f"1x{workers}"])
+
+    assert isinstance(found.exception, TargetError)
+    assert re.search(message, str(found.exception))
 
 
 def test_command_finding(tmp_path: Path) -> None:

@@ -350,15 +350,89 @@ def test_stream_without_state() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"batch_size": 8}, "batch_size was 8 when it was saved and is 4 now"),
+        ({"settings": {"batch_size": 8, "drop_last": False}}, "batch_size was 8 when it was saved and is 4 now"),
+        ({"settings": {"batch_size": 4, "drop_last": True}}, "drop_last was True when it was saved and is False now"),
+        ({"settings": {"batch_size": 4}}, "drop_last was 'not set' when it was saved and is False now"),
         ({"length": 5}, "length was 5 .* is 23 now"),
         ({"sampler": "SequentialSampler"}, "sampler was 'SequentialSampler' .* 'RandomSampler' now"),
         ({"kind": "stream"}, "kind is 'stream', expected 'sampler'"),
-        ({"format": 2}, "format is 2, expected 1"),
+        ({"format": 1}, "format is 1, expected 2"),
+        ({"batches": "3"}, "field 'batches' must be int, found '3'"),
+        ({"generator": [1]}, "field 'generator' must be Tensor or NoneType, found"),
     ],
 )
 def test_state_of_other_settings(change: dict[str, Any], message: str) -> None:
-    """A state of other settings is refused with both values."""
+    """A state of other settings, or a damaged one, is refused with both values."""
     carried = carry(shuffled(Augmented()))
     with pytest.raises(LoaderStateError, match=message):
         carried.load_state_dict({**carried.state_dict(), **change})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_replicas": 3}, "num_replicas was 2 when it was saved and is 3 now"),
+        ({"seed": 4}, "seed was 3 when it was saved and is 4 now"),
+        ({"shuffle": False}, "shuffle was True when it was saved and is False now"),
+        ({"drop_last": True}, "sampler_drop_last was False when it was saved and is True now"),
+    ],
+)
+def test_state_of_another_distributed_sampler(options: dict[str, Any], message: str) -> None:
+    """What the order of a distributed sampler depends on is in the state, and refused where it differs."""
+    data = Augmented()
+    sampler = DistributedSampler(data, **{"num_replicas": 2, "rank": 1, "seed": 3, **options})
+    carried = carry(DataLoader(data, batch_size=4, sampler=sampler))
+    with pytest.raises(LoaderStateError, match=message):
+        carried.load_state_dict(carry(distributed(Augmented())).state_dict())
+
+
+@pytest.mark.parametrize("state", [None, [1], {}, {"format": 2, "kind": "sampler"}])
+def test_no_state(state: Any) -> None:
+    """Something else than a state is refused, not taken for one."""
+    with pytest.raises(LoaderStateError, match=r"loader state: (expected the mapping|format is None|field 'sampler')"):
+        carry(shuffled(Augmented())).load_state_dict(state)
+
+
+def test_golden_state() -> None:
+    """The stored state has these fields and values; a change of either is a change of format."""
+    carried = carry(distributed(Augmented()))
+    next(iter(carried))
+
+    assert carried.state_dict() == {
+        "format": 2,
+        "kind": "sampler",
+        "sampler": "DistributedSampler",
+        "settings": {
+            "batch_size": 4,
+            "drop_last": False,
+            "num_replicas": 2,
+            "shuffle": True,
+            "seed": 3,
+            "sampler_drop_last": False,
+        },
+        "length": N,
+        "batches": 1,
+        "epoch": 0,
+        "generator": None,
+    }
+
+
+@pytest.mark.parametrize("make", [shuffled, own_generator, own_sampler, sequential, distributed, stateful])
+def test_three_legs(make: Any) -> None:
+    """Two resumes in one epoch are as good as none."""
+    torch.manual_seed(5)
+    whole: list[Any] = []
+    train(carry(make(Augmented())), whole, epochs=2)
+
+    torch.manual_seed(5)
+    legs: list[Any] = []
+    saved = train(carry(make(Augmented())), legs, epochs=2, stop=1)
+    for stop in (2, None):
+        torch.manual_seed(77)
+        resumed = carry(make(Augmented()))
+        assert saved is not None
+        torch.set_rng_state(saved[1])
+        resumed.load_state_dict(saved[0])
+        saved = train(resumed, legs, epochs=2, stop=stop)
+
+    assert legs == whole

@@ -265,3 +265,24 @@ def test_total_steps_do_not_depend_on_topology() -> None:
     counts = {len(read(loader)) for world_size in (1, 2, 3, 4) for loader in ranks(world_size, 12, cross_epochs=True)}
 
     assert counts == {3}
+
+
+def test_gradient_accumulation() -> None:
+    """The position counts the batches that were taken, four an optimizer step here, not the optimizer's steps."""
+    loader = ranks(1, 1)[0]
+    for step, _ in enumerate(loader, start=1):
+        if step == 4 * 5:
+            break
+    resumed = ranks(1, 1)[0]
+    resumed.load_state_dict(loader.state_dict())
+
+    assert loader.position == 20
+    assert read(resumed, 1) == [[REFERENCE[20]]]
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_workers_know_the_epoch(*, persistent: bool) -> None:
+    """Workers that live on from epoch to epoch draw anew in each, in the order of that epoch."""
+    loader = ranks(1, 10, num_workers=1, persistent_workers=persistent)[0]
+
+    assert [row for _ in range(3) for batch in read(loader) for row in batch] == REFERENCE[: 3 * N]

@@ -41,7 +41,7 @@ from bitproof.data.errors import (
 
 GOLDEN_STATE = {
     "format": 1,
-    "order_version": 1,
+    "order_version": 2,
     "seed": 3,
     "shuffle": True,
     "position": 4,
@@ -351,7 +351,7 @@ def test_content_changed_before_resume() -> None:
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"order_version": 2}, OrderVersionError, "order_version is 2, this bitproof has 1.*version of bitproof"),
+        ({"order_version": 1}, OrderVersionError, "order_version is 1, this bitproof has 2.*version of bitproof"),
         ({"format": 7}, OrderVersionError, "format is 7, this bitproof has 1"),
         ({"position": -4}, LoaderStateError, "'position' must be int of 0 or more, found -4"),
         ({"position": 25}, LoaderStateError, "position must be from 0 to 19 in epoch 0 of 10 samples, found 25"),
@@ -417,23 +417,33 @@ def test_from_torch_distributed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    "options",
     [
-        (
-            {"sampler": WeightedRandomSampler([1.0] * 10, 10)},
-            "WeightedRandomSampler, whose order is not known.*Mixture",
-        ),
-        ({"sampler": SubsetRandomSampler(range(3))}, "SubsetRandomSampler.*torch.utils.data.Subset"),
-        ({"sampler": RandomSampler(range(10), replacement=True)}, "replacement=True"),
-        ({"sampler": RandomSampler(range(10), num_samples=4)}, "num_samples=4.* over 10 samples"),
-        ({"batch_sampler": [[0, 1], [2]]}, "a batch sampler of type list"),
-        ({"batch_size": None}, "batch_size=None"),
+        {"sampler": WeightedRandomSampler([1.0] * 10, 10), "batch_size": 4},
+        {"sampler": SubsetRandomSampler(range(3)), "batch_size": 2},
+        {"sampler": RandomSampler(range(10), replacement=True)},
+        {"sampler": RandomSampler(range(10), num_samples=4)},
+        {"batch_sampler": [[0, 1], [2]]},
     ],
 )
-def test_from_torch_refuses(options: dict[str, Any], message: str) -> None:
-    """A sampler of unknown order is refused, with what to use instead."""
-    with pytest.raises(NotCarriedError, match=message):
-        Loader.from_torch(DataLoader(TensorDataset(torch.arange(10)), **options))
+def test_from_torch_keeps_other_samplers(options: dict[str, Any]) -> None:
+    """A sampler of another kind is kept as the batch sampler, and what it draws is exact after a resume."""
+
+    def make() -> Loader:
+        with pytest.warns(OrderChangedWarning, match=r"batches are those of \w+, .* set for each epoch from seed 5"):
+            return Loader.from_torch(DataLoader(TensorDataset(torch.arange(10)), **options), seed=5)
+
+    first, second, whole = make(), make(), make()
+    before = [next(iter(first))[0].tolist()]
+    second.load_state_dict(first.state_dict())
+
+    assert before + [batch[0].tolist() for batch in second] == [batch[0].tolist() for batch in whole]
+
+
+def test_from_torch_refuses() -> None:
+    """A DataLoader that does not read batches is refused, with what to use instead."""
+    with pytest.raises(NotCarriedError, match=r"has batch_size=None, .*Use batch_size="):
+        Loader.from_torch(DataLoader(TensorDataset(torch.arange(10)), batch_size=None))
 
 
 def test_prefetched_batches_are_dropped_on_load() -> None:

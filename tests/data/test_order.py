@@ -11,7 +11,7 @@ import pytest
 from bitproof.data import ORDER_VERSION, Order
 from bitproof.data.errors import DataLengthError, PositionError
 
-GOLDEN_VERSION = 1
+GOLDEN_VERSION = 2
 """The version that the values below belong to. Where one of them must change, both this and ORDER_VERSION tick."""
 
 GOLDEN = [

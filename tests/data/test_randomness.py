@@ -12,26 +12,34 @@ from bitproof.data import Loader, sample_rng
 from bitproof.data.errors import SampleRandomError
 from bitproof.data.keys import Keys, derive, derive_int
 from bitproof.data.numpy_generator import GlobalNumpyGenerator
-from bitproof.data.randomness import CurrentSample, SampleSeeds, generators_put_back
+from bitproof.data.randomness import CurrentSample, SampleGenerators, generators_put_back
+from bitproof.data.seeds import seeds_of
+
+
+def current(seed: int, epoch: int, index: int) -> CurrentSample:
+    """The sample being read."""
+    sample = CurrentSample(seed)
+    sample.move((epoch, index))
+    return sample
 
 
 def draws(seed: int, epoch: int, index: int) -> tuple[float, int, float, float]:
     """What a sample sees first of python's, torch's, NumPy's and its own generator."""
     with generators_put_back():
-        SampleSeeds([Keys("sample", seed, size=24).pair(epoch, index)]).apply(0)
-        stream = CurrentSample(seed, epoch, index).stream("")
+        SampleGenerators(seeds_of("sample", seed, [(epoch, index)])).set(0)
+        stream = current(seed, epoch, index).stream("")
         return random.random(), torch.default_generator.initial_seed(), np.random.random_sample(), stream.random()  # noqa: NPY002
 
 
 GOLDEN = {
-    (0, 0, 0): (0.3719017716895521, 13368480310042039634, 0.14219814163524946, 0.10100402546251253),
-    (0, 0, 1): (0.6381572652695434, 14600795109054536389, 0.36294791591416553, 0.49772091105551497),
-    (0, 1, 0): (0.7767837189989405, 121405194503669175, 0.5300805785375324, 0.9065052099888635),
-    (1, 0, 0): (0.5039029587962842, 15555179073210565802, 0.9101140317281007, 0.25529459902693785),
+    (0, 0, 0): (0.8743841307989112, 5945343749634262492, 0.469384326789984, 0.10100402546251253),
+    (0, 0, 1): (0.20595475434829724, 1605604796659309526, 0.9769540883066233, 0.49772091105551497),
+    (0, 1, 0): (0.4865646006694967, 8701417529421389585, 0.07103406876503937, 0.9065052099888635),
+    (1, 0, 0): (0.42259183846863135, 1715386727495129061, 0.511498975202393, 0.25529459902693785),
     (1180591620717411303424, 3, 100000000000): (
-        0.7861957906247299,
-        8839357801836841761,
-        0.7564759156795622,
+        0.9738838232823046,
+        1775752844007929150,
+        0.290182326683311,
         0.448686395597123,
     ),
 }
@@ -41,6 +49,30 @@ GOLDEN = {
 def test_golden(sample: tuple[int, int, int], expected: tuple[float, int, float, float]) -> None:
     """What a sample draws in (seed, epoch) never changes within an order version."""
     assert draws(*sample) == expected
+
+
+def plain_splitmix(x: int) -> int:
+    """The splitmix64 finaliser in Python's own integers."""
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB % 2**64
+    return x ^ (x >> 31)
+
+
+@pytest.mark.parametrize("sample", GOLDEN)
+def test_golden_by_public_interfaces(sample: tuple[int, int, int]) -> None:
+    """What is written into memory is what NumPy's and python's own interfaces give for the documented computation."""
+    seed, epoch, index = sample
+    start = derive("sample", seed, epoch, size=32)
+    words = [int.from_bytes(start[8 * k : 8 * k + 8], "little") for k in range(4)]
+    torch_seed, *state = (plain_splitmix((word + index * 0x9E3779B97F4A7C15) % 2**64) for word in words)
+    source: Any = np.random.SFC64(0)
+    source.state = {**source.state, "state": {"state": np.array([*state, 1], dtype=np.uint64)}}
+    outputs = source.random_raw(12 + 624)[12:].view(np.uint32)
+    of_python, of_numpy = random.Random(), np.random.RandomState()
+    of_python.setstate((3, (*outputs[:624].tolist(), 624), None))
+    of_numpy.set_state(("MT19937", outputs[624:], 624))
+
+    assert draws(*sample)[:3] == (of_python.random(), torch_seed, of_numpy.random_sample())
 
 
 def test_golden_keys() -> None:
@@ -74,14 +106,24 @@ def test_samples_are_independent() -> None:
         assert len(set(generator)) == len(found)
 
 
-def test_numpy_draws_look_random() -> None:
-    """First draws of NumPy's generator over many samples are spread evenly, and do not follow from one another."""
-    seeds = SampleSeeds([Keys("sample", 0, size=24).pair(0, index) for index in range(4000)])
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: np.random.random_sample(3),  # noqa: NPY002
+        lambda: [random.random() for _ in range(3)],
+        lambda: torch.rand(3, dtype=torch.float64).numpy(),
+        lambda: [random.random(), np.random.random_sample(), torch.rand(1, dtype=torch.float64).item()],  # noqa: NPY002
+    ],
+    ids=["numpy", "python", "torch", "all"],
+)
+def test_draws_look_random(draw: Any) -> None:
+    """First draws of each generator over many samples are spread evenly, and do not follow from one another."""
+    generators = SampleGenerators(seeds_of("sample", 0, [(0, index) for index in range(4000)]))
     found = np.empty((4000, 3))
     with generators_put_back():
         for k in range(4000):
-            seeds.apply(k)
-            found[k] = np.random.random_sample(3)  # noqa: NPY002
+            generators.set(k)
+            found[k] = draw()
     counts = np.apply_along_axis(lambda column: np.histogram(column, 20, (0, 1))[0], 0, found)
 
     assert (((counts - 200) ** 2 / 200).sum(axis=0) < 45).all()
@@ -90,10 +132,10 @@ def test_numpy_draws_look_random() -> None:
 
 def test_cached_normal_draws_do_not_leak() -> None:
     """The second of a pair of normal draws, which generators keep, is not given to the next sample."""
-    seeds = SampleSeeds([Keys("sample", 0, size=24).pair(0, index) for index in range(2)])
+    generators = SampleGenerators(seeds_of("sample", 0, [(0, index) for index in range(2)]))
 
     def normals(k: int) -> tuple[float, float]:
-        seeds.apply(k)
+        generators.set(k)
         return random.gauss(0, 1), np.random.standard_normal()  # noqa: NPY002
 
     with generators_put_back():
@@ -141,7 +183,7 @@ def test_streams_of_a_sample() -> None:
             return torch.tensor([first, crop, second], dtype=torch.float64)
 
     (row,) = read(Loader(Streams(1), 1))[0]
-    stream = CurrentSample(0, 0, 0).stream("")
+    stream = current(0, 0, 0).stream("")
 
     assert [row[0], row[2]] == [stream.random(), stream.random()]
     assert len(set(row)) == 3

@@ -383,3 +383,24 @@ def test_our_loader_names_epoch_and_index(lab: Any) -> None:
     steps = lab.record(train).legs[0].steps
     pairs = [pair for step in steps for pair in step.micros[0].indices or []]
     assert sorted(pairs) == [(epoch, index) for epoch in range(2) for index in range(8)]
+
+
+def test_our_loader_names_samples_drawn_again(lab: Any) -> None:
+    """A batch sampler's samples are named by (epoch, index) too, also one that it draws twice in an epoch."""
+    from bitproof.data import Loader
+
+    def train(_job: Any) -> None:
+        torch.manual_seed(0)
+        loader = Loader(list(torch.randn(8, 3)), batch_sampler=[[5, 2, 5], [5, 0, 1]], num_workers=1)
+        model = torch.nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            for batch in loader:
+                model(batch).sum().backward()
+                optimizer.step()
+
+    steps = lab.record(train).legs[0].steps
+    batches = [[5, 2, 5], [5, 0, 1]]
+    assert [step.micros[0].indices for step in steps] == [
+        [(epoch, index) for index in batch] for epoch in range(2) for batch in batches
+    ]

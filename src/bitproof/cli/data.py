@@ -1,11 +1,11 @@
 """`bitproof data`: look at how training data is read."""
 
-import json
 from typing import Annotated
 
 import typer
 
 from bitproof.cli.command import add
+from bitproof.cli.output import print_json, print_lines
 
 app = typer.Typer(help="Look at how training data is read.", no_args_is_help=True)
 
@@ -31,11 +31,16 @@ def check(
     Exit status: 0 identical, 1 different, 2 the target or an option is wrong.
     """
     from bitproof.data.audit import Topology, audit  # noqa: PLC0415 - torch is imported for this command only
-    from bitproof.data.target import load_target  # noqa: PLC0415
+    from bitproof.data.target import failures_named, load_target  # noqa: PLC0415
 
-    loader = load_target(target, batch_size=batch_size, seed=seed)
-    found = audit(loader, Topology.parse(first), Topology.parse(second), batches=batches)
-    typer.echo(json.dumps(found.to_dict()) if as_json else str(found))
+    topologies = Topology.parse(first), Topology.parse(second)
+    checked = load_target(target, batch_size=batch_size, seed=seed)
+    with failures_named(target, "reading its samples"):
+        found = audit(checked.loader, *topologies, batches=batches)
+    if as_json:
+        print_json(found.to_dict() | {"advice": checked.advice})
+    else:
+        print_lines([str(found), *(f"  {line}" for line in checked.advice)])
     raise typer.Exit(0 if found.difference is None else 1)
 
 

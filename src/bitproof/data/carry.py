@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
+from types import NoneType
 from typing import Any, Final, Protocol, cast
 
 import torch
@@ -16,7 +17,7 @@ from bitproof.data.loader import Loader
 from bitproof.data.resume_loss import measure_resume
 from bitproof.data.torch_loader import known_sampler
 
-CARRY_FORMAT: Final = 1
+CARRY_FORMAT: Final = 2
 
 
 class InexactResumeWarning(UserWarning):
@@ -104,6 +105,8 @@ class _OnePosition:
     """An iterator is good until the next one is started or a state is loaded."""
 
     _kind: str
+    _fields: Mapping[str, type | tuple[type, ...]]
+    """Beside format and kind."""
 
     def __init__(self) -> None:
         self._current = object()
@@ -121,12 +124,23 @@ class _OnePosition:
     def _taken(self) -> None:
         """Note that a batch goes to the loop."""
 
-    def _checked(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _checked(self, state: Any) -> Mapping[str, Any]:
+        if not isinstance(state, Mapping):
+            raise LoaderStateError(
+                f"loader state: expected the mapping that state_dict() returned, found {type(state).__name__}."
+            )
         for name, expected in (("format", CARRY_FORMAT), ("kind", self._kind)):
             if state.get(name) != expected:
                 raise LoaderStateError(
                     f"loader state: {name} is {state.get(name)!r}, expected {expected!r}. It was saved from another kind "
                     "of loader, or by another version; resume with the loader that the run had."
+                )
+        for name, kind in self._fields.items():
+            if name not in state or not isinstance(state[name], kind):
+                found = f"found {state[name]!r:.80}" if name in state else "it is missing"
+                raise LoaderStateError(
+                    f"loader state: field {name!r} must be {_names(kind)}, {found}. The state is damaged or was changed by "
+                    "hand; take another checkpoint."
                 )
         return state
 
@@ -140,6 +154,14 @@ class CarriedSampler(_OnePosition):
 
     limits: tuple[str, ...] = ()
     _kind = "sampler"
+    _fields: Mapping[str, type | tuple[type, ...]] = {
+        "sampler": str,
+        "settings": dict,
+        "length": int,
+        "batches": int,
+        "epoch": (int, NoneType),
+        "generator": (torch.Tensor, NoneType),
+    }
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         super().__init__()
@@ -175,7 +197,7 @@ class CarriedSampler(_OnePosition):
             "format": CARRY_FORMAT,
             "kind": self._kind,
             "sampler": type(self._sampler).__name__,
-            "batch_size": self._replay.batch_size,
+            "settings": self._replay.settings,
             "length": self._replay.length,
             "batches": self._batches,
             "epoch": getattr(self._sampler, "epoch", None),
@@ -186,17 +208,19 @@ class CarriedSampler(_OnePosition):
         """Take up a state.
 
         Raises:
-            LoaderStateError: it is of another kind of loader, sampler, batch size or length.
+            LoaderStateError: it is of another kind of loader, sampler or length, of other settings, or damaged.
 
         """
         state = self._checked(state)
-        own = self.state_dict()
-        for name in ("sampler", "batch_size", "length"):
-            if state[name] != own[name]:
+        own = {"sampler": type(self._sampler).__name__, "length": self._replay.length, **self._replay.settings}
+        saved = {"sampler": state["sampler"], "length": state["length"], **state["settings"]}
+        for name in sorted(own.keys() | saved.keys(), key=[*own, *saved].index):
+            then, now = (values.get(name, "not set") for values in (saved, own))
+            if then != now:
                 raise LoaderStateError(
-                    f"loader state: {name} was {state[name]!r} when it was saved and is {own[name]!r} now: batches would "
-                    "hold other samples. Resume with the settings of the run, or use bitproof.data.Loader, whose batch size "
-                    "may change."
+                    f"loader state: {name} was {then!r} when it was saved and is {now!r} now: batches would hold other "
+                    "samples. Resume with the settings of the run, or use bitproof.data.Loader, whose batch size and world "
+                    "size may change."
                 )
         if isinstance(self._sampler, DistributedSampler):
             self._sampler.set_epoch(state["epoch"])
@@ -214,7 +238,10 @@ class _Replay(Sampler[list[Any]]):
         self._batch_sampler = batch_sampler
         self._generator = getattr(sampler, "generator", None) or torch.default_generator
         self._draws = isinstance(sampler, RandomSampler)
-        self.batch_size: int = batch_sampler.batch_size
+        self.settings = {"batch_size": batch_sampler.batch_size, "drop_last": batch_sampler.drop_last}
+        if isinstance(sampler, DistributedSampler):  # what its order depends on; its own drop_last decides on its share
+            self.settings |= {"num_replicas": sampler.num_replicas, "shuffle": sampler.shuffle, "seed": sampler.seed}
+            self.settings |= {"sampler_drop_last": sampler.drop_last}
         self.length = len(loader.dataset)  # type: ignore[arg-type]
         self.skip: int | None = None
         self.drawn_from: torch.Tensor | None = None
@@ -247,6 +274,7 @@ class CarriedStateful(_OnePosition):
     """
 
     _kind = "stateful"
+    _fields: Mapping[str, type | tuple[type, ...]] = {"num_workers": int, "loader": Mapping}
 
     def __init__(self, loader: Any) -> None:
         super().__init__()
@@ -309,6 +337,7 @@ class CarriedStream(_OnePosition):
     """
 
     _kind = "stream"
+    _fields: Mapping[str, type | tuple[type, ...]] = {"stream": object}
 
     def __init__(self, loader: DataLoader[Any], probe: int) -> None:
         super().__init__()
@@ -361,6 +390,10 @@ def _measured(stream: Any, probe: int) -> tuple[str, ...]:
     return (
         f"{loss}. Its state does not hold all of its content. bitproof.data.ShuffleBuffer shuffles a stream exactly.",
     )
+
+
+def _names(kind: type | tuple[type, ...]) -> str:
+    return " or ".join(each.__name__ for each in (kind if isinstance(kind, tuple) else (kind,)))
 
 
 @contextmanager

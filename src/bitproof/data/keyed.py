@@ -8,11 +8,8 @@ from typing import Any, Protocol
 
 from torch.utils.data import Dataset, get_worker_info
 
-from bitproof.data.keys import Keys
-from bitproof.data.randomness import SEED_BYTES, CurrentSample, SampleSeeds, current_sample, generators_put_back
-
-SampleKey = tuple[int, int]
-"""(epoch, index) of one sample."""
+from bitproof.data.randomness import CurrentSample, SampleGenerators, current_sample, generators_put_back
+from bitproof.data.seeds import SampleKey, seeds_of_batch
 
 
 class Indexable(Protocol):
@@ -58,22 +55,22 @@ class KeyedDataset(Dataset[Any]):
     def __getitems__(self, keys: Sequence[SampleKey]) -> Any:
         """Return the collated batch of these samples."""
         if not self._keyed:
-            return self._collate(read_many(self.dataset, [index for _, index in keys]))
+            return self._collate(read_many(self.dataset, [key[1] for key in keys]))
         with nullcontext() if get_worker_info() else generators_put_back():
             return self._read_keyed(keys)
 
     def _read_keyed(self, keys: Sequence[SampleKey]) -> Any:
-        of_sample, of_batch = (Keys(purpose, self._seed, size=SEED_BYTES) for purpose in ("sample", "collate"))
-        seeds = SampleSeeds([*(of_sample.pair(epoch, index) for epoch, index in keys), of_batch.pair(*keys[0])])
-        dataset, samples = self.dataset, []
+        generators = SampleGenerators(seeds_of_batch(self._seed, keys))
+        dataset, samples, current = self.dataset, [], CurrentSample(self._seed)
+        before = current_sample.set(current)
         try:
-            for k, (epoch, index) in enumerate(keys):
-                current_sample.set(CurrentSample(self._seed, epoch, index))
-                seeds.apply(k)
-                samples.append(dataset[index])
+            for k, key in enumerate(keys):
+                current.move(key)
+                generators.set(k)
+                samples.append(dataset[key[1]])
         finally:
-            current_sample.set(None)
-        seeds.apply(len(keys))
+            current_sample.reset(before)
+        generators.set(len(keys))
         return self._collate(samples)
 
 

@@ -1,8 +1,8 @@
 """A data loader whose position is all of its state."""
 
+import copy
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sized
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from typing import Any, Final, Self
 
 import torch
@@ -10,21 +10,23 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, default_colla
 
 from bitproof.data.content import fingerprint_of
 from bitproof.data.errors import (
+    BatchError,
     DataChangedError,
     NotCarriedError,
     PositionError,
     StaleIteratorError,
+    TopologyError,
 )
-from bitproof.data.keyed import Indexable, KeyedDataset, SampleKey, WorkerStart, as_is
+from bitproof.data.keyed import Indexable, KeyedDataset, WorkerStart, as_is
 from bitproof.data.keys import derive_int
 from bitproof.data.mixture import Mixture
-from bitproof.data.order import ORDER_VERSION, Order
-from bitproof.data.pass_keys import PassKeys, Positions, Taken
+from bitproof.data.pass_keys import PassKeys, Taken
 from bitproof.data.pickling import explain_pickling
 from bitproof.data.plan import Plan
-from bitproof.data.state import STATE_FORMAT, LoaderState
+from bitproof.data.progress import OrderProgress, Positions, Progress
+from bitproof.data.sampler_progress import SamplerProgress, ranks_of
 from bitproof.data.topology import find_topology
-from bitproof.data.torch_loader import OrderChangedWarning, settings_of
+from bitproof.data.torch_loader import OrderChangedWarning, order_change, settings_of
 
 _WORKER_OPTIONS: Final = (
     "num_workers", "pin_memory", "timeout", "multiprocessing_context", "prefetch_factor", "persistent_workers",
@@ -47,6 +49,9 @@ class Loader:
     >>> loader.state_dict()["position"], loader.epoch
     (6, 1)
 
+    With a `batch_sampler` of your own, its lists of indices are the batches: what it draws is set from (seed, epoch), and
+    a resume iterates it again up to the batch that comes next, without reading samples. See `SamplerProgress`.
+
     Args:
         dataset: a map-style data set (``len(dataset)``, ``dataset[index]``), or a `Mixture`.
         batch_size: samples in a global batch: of all ranks together. Divisible by world_size.
@@ -68,11 +73,13 @@ class Loader:
         prefetch_factor: see num_workers; batches a worker.
         persistent_workers: see num_workers.
         fingerprint: a fingerprint of the data that you know better than by reading a few samples.
+        batch_sampler: yields lists of indices, in place of batch_size, shuffle, drop_last and cross_epochs. They are global
+            batches, which ranks share; or, where it or its ``sampler`` has a ``rank`` and ``num_replicas``, those of its rank.
 
     Raises:
         NotCarriedError: the data set is iterable-style.
         DataLengthError: it is empty.
-        BatchError: batch_size does not fit the data or the ranks.
+        BatchError: batch_size does not fit the data or the ranks, or is given beside a batch_sampler.
         TopologyError: rank and world_size do not fit each other, or the launcher's.
 
     """
@@ -98,29 +105,43 @@ class Loader:
         prefetch_factor: int | None = None,
         persistent_workers: bool = False,
         fingerprint: str | None = None,
+        batch_sampler: Iterable[Any] | None = None,
     ) -> None:
-        rank, world_size = find_topology(rank, world_size)
+        if batch_sampler is not None and rank is None and world_size is None:
+            rank, world_size = ranks_of(batch_sampler) or (None, None)
+        self.rank, self.world_size = rank, world_size = find_topology(rank, world_size)
         self.dataset = dataset = _map_style(dataset)
-        self.seed = int(seed)
-        self.shuffle = shuffle
         self.sample_randomness = sample_randomness
         self.collate_fn = collate_fn or default_collate
         self.worker_init_fn = worker_init_fn
-        self.plan = Plan(
-            n=dataset.n if isinstance(dataset, Mixture) else len(dataset),
-            batch_size=batch_size,
-            rank=rank,
-            world_size=world_size,
-            drop_last=drop_last,
-            cross_epochs=cross_epochs,
-        )
+        self.batch_sampler = batch_sampler
+        self._length = len(dataset)
+        self._progress: Progress
+        if batch_sampler is None:
+            plan = Plan(
+                n=dataset.n if isinstance(dataset, Mixture) else len(dataset),
+                batch_size=batch_size,
+                rank=rank,
+                world_size=world_size,
+                drop_last=drop_last,
+                cross_epochs=cross_epochs,
+            )
+            self._progress = OrderProgress(dataset, plan, seed=int(seed), shuffle=shuffle)
+        else:
+            if batch_size != 1 or shuffle or drop_last or cross_epochs:
+                raise BatchError(
+                    f"Loader: batch_sampler={type(batch_sampler).__name__} decides what a batch holds, found it beside "
+                    f"batch_size={batch_size}, shuffle={shuffle}, drop_last={drop_last}, cross_epochs={cross_epochs}. "
+                    "Leave these out, or leave out the batch sampler."
+                )
+            self._progress = SamplerProgress(
+                batch_sampler, n=self._length, seed=int(seed), rank=rank, world_size=world_size
+            )
         options = (num_workers, pin_memory, timeout, multiprocessing_context, prefetch_factor, persistent_workers)
         self.worker_options: dict[str, Any] = dict(zip(_WORKER_OPTIONS, options, strict=True))
-        self.last_samples: tuple[SampleKey, ...] = ()
+        self.last_samples: tuple[tuple[int, int], ...] = ()
         """(epoch, index) of each sample of the batch that was yielded last, this rank's share, in order."""
         self._fingerprint = fingerprint
-        self._position = 0
-        self._epoch = 0
         self._current = object()  # stands for the pass in progress
         self._keys = PassKeys()
         self._dataloader: DataLoader[Any] | None = None
@@ -131,45 +152,61 @@ class Loader:
 
         Sampler: sequential, random (without replacement) or distributed. A shuffled one gets another order, once, of
         which an `OrderChangedWarning` tells. A `DistributedSampler` gives rank and world size, and its batch size is
-        multiplied by the world size.
+        multiplied by the world size. Any other sampler or batch sampler is kept as the `batch_sampler`; what it draws changes
+        once, too.
 
         Args:
             loader: any number of workers.
             seed: of order and per-sample randomness.
 
         Raises:
-            NotCarriedError: the sampler, batch sampler or data set is of a kind that has no known order.
+            NotCarriedError: the data set is iterable-style, or batches are not made of indices.
 
         """
         settings = settings_of(loader)
-        if settings["shuffle"]:
-            warnings.warn(
-                f"Loader.from_torch: samples come in another order than {type(loader.sampler).__name__}'s, from seed "
-                f"{seed}. It changes once, now, and survives every resume from here on.",
-                OrderChangedWarning,
-                stacklevel=2,
-            )
+        if change := order_change(settings, loader, seed):
+            warnings.warn(f"Loader.from_torch: {change}", OrderChangedWarning, stacklevel=2)
         return cls(loader.dataset, seed=seed, **settings)
 
     @property
+    def seed(self) -> int:
+        """Of order and per-sample randomness."""
+        return self._progress.seed
+
+    @property
+    def shuffle(self) -> bool:
+        """Whether each epoch is permuted."""
+        return isinstance(self._progress, OrderProgress) and self._progress.shuffle
+
+    @property
     def position(self) -> int:
-        """Samples taken so far by all ranks together, over the endless stream of epochs."""
-        return self._position
+        """Samples taken so far by all ranks together, over the endless stream of epochs; of a batch sampler, in this epoch."""
+        return self._progress.position
 
     @property
     def epoch(self) -> int:
         """The epoch of the pass in progress, or of the next one where a pass has ended."""
-        return self._epoch
+        return self._progress.epoch
 
     @property
-    def batch_size(self) -> int:
-        """Samples in a global batch."""
-        return self.plan.batch_size
+    def plan(self) -> Plan:
+        """Batches and shares of the order.
+
+        Raises:
+            NotCarriedError: batches are those of a batch sampler.
+
+        """
+        return self._by_order().plan
+
+    @property
+    def batch_size(self) -> int | None:
+        """Samples in a global batch; None with a batch sampler, which decides."""
+        return self._progress.plan.batch_size if isinstance(self._progress, OrderProgress) else None
 
     @property
     def remaining(self) -> int:
         """Batches left in this pass."""
-        return self.plan.remaining(self._position, self._epoch)
+        return self._progress.remaining()
 
     @property
     def limits(self) -> tuple[str, ...]:
@@ -184,10 +221,13 @@ class Loader:
 
     @property
     def order(self) -> Positions:
-        """The order of samples."""
-        if isinstance(self.dataset, Mixture):
-            return self.dataset
-        return Order(self.plan.n, self.seed, shuffle=self.shuffle)
+        """The order of samples.
+
+        Raises:
+            NotCarriedError: it is that of a batch sampler.
+
+        """
+        return self._by_order().order
 
     @property
     def dataloader(self) -> DataLoader[Any]:
@@ -205,23 +245,24 @@ class Loader:
 
     def __len__(self) -> int:
         """Return the number of batches in a whole epoch (with cross_epochs, at most)."""
-        return self.plan.remaining(0, 0)
+        return len(self._progress)
 
     def __iter__(self) -> Iterator[Any]:
         """Start a pass: it takes up the loader's position when its first batch is asked for, not now."""
         current = self._current = object()
         batches, taken = self._begin()
         for batch in batches:
-            self._position, self.last_samples = taken.popleft()
+            mark, samples = taken.popleft()
+            self._progress.take(mark)
+            self.last_samples = tuple((epoch, index) for epoch, index, *_ in samples)
             yield batch
             if self._current is not current:
                 raise StaleIteratorError(
-                    f"this iterator was started before its loader was moved to position {self._position} (by "
+                    f"this iterator was started before its loader was moved to position {self.position} (by "
                     "load_state_dict, set_epoch or another iterator), and would go on from where it was. Make a new "
                     "one with iter(loader)."
                 )
-        self._epoch += 1
-        self._position = max(self._position, self._epoch * self.plan.n)
+        self._progress.finish()
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of an epoch; nothing changes where that epoch is in progress already.
@@ -232,24 +273,19 @@ class Loader:
         """
         if epoch < 0:
             raise PositionError(f"Loader.set_epoch: epoch must be 0 or more, found {epoch}.")
-        if epoch != self._epoch:
-            self._move(epoch * self.plan.n, epoch)
+        if epoch != self.epoch:
+            self._progress.go(epoch)
+            self._moved()
 
-    def state_dict(self) -> dict[str, int | bool | str]:
-        """Return the position, and what must match when it is loaded: plain values, below 300 bytes as JSON."""
-        return LoaderState(
-            format=STATE_FORMAT,
-            order_version=ORDER_VERSION,
-            seed=self.seed,
-            shuffle=self.shuffle,
-            position=self._position,
-            epoch=self._epoch,
-            length=self.plan.n,
-            fingerprint=self.fingerprint,
-        ).to_dict()
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position, and what must match when it is loaded.
+
+        Plain values, below 300 bytes as JSON; with a batch sampler that has a ``state_dict``, that as well.
+        """
+        return self._progress.state_dict(self.fingerprint)
 
     def load_state_dict(self, state: Mapping[str, Any], *, accept_changed_data: bool = False) -> None:
-        """Go to the position of a state, in constant time.
+        """Go to the position of a state, in constant time; with a batch sampler, its indices are drawn again up to there.
 
         Seed and shuffle come from the state: the order of a run does not change because a script draws its seed
         anew. Batch size, workers, rank and world size are this loader's own.
@@ -260,20 +296,16 @@ class Loader:
                 epoch (or at the epoch's end, where it has become shorter).
 
         Raises:
-            LoaderStateError: the state is no loader state, damaged, or of another version of the order.
+            LoaderStateError: the state is no loader state, damaged, of another version of the order, or of another batch
+                sampler.
             DataChangedError: it belongs to other data.
 
         """
-        loaded = LoaderState.from_dict(state)
-        if accept_changed_data:
-            offset = min(loaded.position - loaded.epoch * loaded.length, self.plan.n)
-            loaded = replace(loaded, position=loaded.epoch * self.plan.n + offset)
-        else:
-            loaded.check_data(self.plan.n, self.fingerprint)
-        if loaded.seed != self.seed:
+        seed = self.seed
+        self._progress.load_state_dict(state, lambda: self.fingerprint, accept=accept_changed_data)
+        if seed != self.seed:
             self._dataloader = None  # its workers hold the other seed
-        self.seed, self.shuffle = loaded.seed, loaded.shuffle
-        self._move(loaded.position, loaded.epoch)
+        self._moved()
 
     def with_topology(
         self,
@@ -292,15 +324,23 @@ class Loader:
                 "persistent_workers": False,
                 "timeout": 0,
             }
+        if self.batch_sampler is None:
+            plan = self.plan
+            options |= {"batch_size": plan.batch_size, "shuffle": self.shuffle}
+            options |= {"drop_last": plan.drop_last, "cross_epochs": plan.cross_epochs}
+        elif (own := ranks_of(self.batch_sampler)) not in {None, (rank, world_size)}:
+            raise TopologyError(
+                f"the batch sampler is made for (rank, num_replicas) {own}, and gives no batches of rank {rank} of "
+                f"{world_size}. Check one that gives global batches, without rank and num_replicas, or with as many ranks "
+                "as it is made for, if that is 1."
+            )
+        else:
+            options["batch_sampler"] = copy.deepcopy(self.batch_sampler)
         return Loader(
             self.dataset,
-            self.batch_size,
-            shuffle=self.shuffle,
             seed=self.seed,
             rank=rank,
             world_size=world_size,
-            drop_last=self.plan.drop_last,
-            cross_epochs=self.plan.cross_epochs,
             sample_randomness=self.sample_randomness,
             collate_fn=collate_fn or self.collate_fn,
             worker_init_fn=self.worker_init_fn,
@@ -308,10 +348,17 @@ class Loader:
             **options,
         )
 
-    def _move(self, position: int, epoch: int) -> None:
-        self._position, self._epoch = position, epoch
+    def _moved(self) -> None:
         self._current = object()
         self.last_samples = ()
+
+    def _by_order(self) -> OrderProgress:
+        if not isinstance(self._progress, OrderProgress):
+            raise NotCarriedError(
+                f"this Loader reads the batches of {type(self.batch_sampler).__name__}: it has no order that can be asked for "
+                "a position. Iterate the batch sampler, or make the Loader with batch_size= and shuffle=."
+            )
+        return self._progress
 
     def _make_dataloader(self) -> DataLoader[Any]:
         return DataLoader(
@@ -327,17 +374,16 @@ class Loader:
 
     def _begin(self) -> tuple[Iterator[Any], Taken]:
         """Start reading at the position; return the batches, and the queue of what each one takes."""
-        if not isinstance(self.dataset, Mixture) and len(self.dataset) != self.plan.n:
+        if len(self.dataset) != self._length:
             raise DataChangedError(
-                f"the data set had {self.plan.n} samples when the loader was made and has {len(self.dataset)} now: the "
+                f"the data set had {self._length} samples when the loader was made and has {len(self.dataset)} now: the "
                 "order of an epoch is that of its length. Make a new Loader, and load the state with "
                 "accept_changed_data=True to go on at the same offset."
             )
-        self.plan.check_shares(self._position, self._epoch)
-        taken = self._keys.start(self.plan, self.order, self._position, self._epoch)
+        taken = self._keys.start(self._progress.steps(), self._progress.remaining)
         dataloader = self.dataloader
         if dataloader.generator is not None:
-            dataloader.generator.manual_seed(derive_int("workers", self.seed, self._epoch))
+            dataloader.generator.manual_seed(derive_int("workers", self.seed, self.epoch))
         try:
             return iter(dataloader), taken
         except Exception as error:

@@ -2,6 +2,7 @@
 
 import math
 import operator
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, overload
 
@@ -11,8 +12,8 @@ import numpy.typing as npt
 from bitproof.data.errors import DataLengthError, PositionError
 from bitproof.data.keys import derive
 
-ORDER_VERSION: Final = 1
-"""Version of the function (n, seed, position) -> index. Ticks whenever any golden value changes."""
+ORDER_VERSION: Final = 2
+"""Version of (n, seed, position) -> index, and of what a sample draws. Ticks whenever any golden value changes."""
 
 Int64s = npt.NDArray[np.int64]
 UInt64s = npt.NDArray[np.uint64]
@@ -23,8 +24,15 @@ _SMALL: Final = 1024
 _MAX_LENGTH: Final = 2**62  # a·b stays below 2^63, so no sum wraps
 _MAX_POSITION: Final = 2**63 - 1
 _BLOCK: Final = 1 << 13  # positions worked on at once: three arrays of 64 KiB stay in a core's cache
-_U30, _U27, _U31, _U32 = (np.uint64(bits) for bits in (30, 27, 31, 32))
-_MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+
+
+def _constant(value: int) -> UInt64s:
+    """Return an array of no dimension: NumPy takes half as long for one as for a scalar, which it converts each time."""
+    return np.array(value, dtype=np.uint64)
+
+
+_U30, _U27, _U31, _U32 = map(_constant, (30, 27, 31, 32))
+_MIX_1, _MIX_2 = map(_constant, (0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
 class Order:
@@ -71,8 +79,9 @@ class Order:
         self.n = n
         self.seed = seed
         self.shuffle = shuffle
-        self._a = math.isqrt(n - 1) + 1
-        self._b = -(-n // self._a)
+        a = math.isqrt(n - 1) + 1
+        self._a, self._b, self._end = _constant(a), _constant(-(-n // a)), _constant(n)
+        self._length = np.array(n)
         self._rounds = _ROUNDS_SMALL if n < _SMALL else _ROUNDS
 
     def __repr__(self) -> str:
@@ -101,10 +110,10 @@ class Order:
 
         """
         where = np.ascontiguousarray(positions, dtype=np.int64)
-        if where.size and where.min() < 0:
-            raise PositionError(_negative(int(where.min())))
-        epochs = where // self.n
-        offsets = where - epochs * self.n
+        if where.size and (least := np.minimum.reduce(where, axis=None)) < 0:
+            raise PositionError(_negative(int(least)))
+        epochs = where // self._length
+        offsets = where - epochs * self._length
         return epochs, self.permute(epochs, offsets) if self.shuffle else offsets
 
     def permute(self, epochs: Int64s, offsets: Int64s) -> Int64s:
@@ -118,23 +127,24 @@ class Order:
     def _permute_block(self, epochs: Int64s, x: UInt64s) -> UInt64s:
         keys = self._keys(epochs)
         out = self._network(x, keys)
-        outside = np.flatnonzero(out >= np.uint64(self.n))
+        outside = (out >= self._end).nonzero()[0]
         while outside.size:
-            walked = self._network(out[outside], keys if keys.shape[1] == 1 else keys[:, outside])
+            walked = self._network(out[outside], [key[outside] if key.ndim else key for key in keys])
             out[outside] = walked
-            outside = outside[walked >= np.uint64(self.n)]
+            outside = outside[walked >= self._end]
         return out
 
-    def _keys(self, epochs: Int64s) -> UInt64s:
-        """Round keys, uint64[rounds, 1] where all epochs are the same, else uint64[rounds, k]."""
-        first = int(epochs[0])
-        if (epochs == first).all():
-            return _round_keys(self.seed, first, self._rounds)[:, None]
+    def _keys(self, epochs: Int64s) -> Sequence[UInt64s]:
+        """One key a round: uint64[] where all epochs are the same, else uint64[k]."""
+        first = epochs[:1]
+        if np.logical_and.reduce(epochs == first):
+            return _round_keys(self.seed, int(first[0]), self._rounds)
         distinct, inverse = np.unique(epochs, return_inverse=True)
-        return np.stack([_round_keys(self.seed, int(epoch), self._rounds) for epoch in distinct], axis=1)[:, inverse]
+        keys = np.stack([_round_keys(self.seed, int(epoch), self._rounds) for epoch in distinct], axis=1)
+        return list(keys[:, inverse])
 
-    def _network(self, x: UInt64s, keys: UInt64s) -> UInt64s:
-        a, b = np.uint64(self._a), np.uint64(self._b)
+    def _network(self, x: UInt64s, keys: Sequence[UInt64s]) -> UInt64s:
+        a, b = self._a, self._b
         left = x // b
         right = x - left * b
         hashed, spare = np.empty_like(x), np.empty_like(x)
@@ -155,42 +165,41 @@ class Order:
         return np.arange(start, stop, operator.index(positions.step or 1), dtype=np.int64)
 
 
-def _round(target: UInt64s, source: UInt64s, key: UInt64s, size: np.uint64, hashed: UInt64s, spare: UInt64s) -> None:
+def _round(target: UInt64s, source: UInt64s, key: UInt64s, size: UInt64s, hashed: UInt64s, spare: UInt64s) -> None:
     """Add hash(source + key), reduced to [0, size), to target modulo size; in place, with two arrays for scratch."""
-    np.add(source, key, out=hashed)
+    np.add(source, key, hashed)
     _mix(hashed, spare)  # without splitmix64's last step, which hardly touches the upper half
     hashed >>= _U32
     hashed *= size
     hashed >>= _U32
     target += hashed
     # target mod size for target < 2·size: where it is already below, the difference wraps to a huge number.
-    np.subtract(target, size, out=spare)
+    np.subtract(target, size, spare)
     np.minimum(target, spare, out=target)
 
 
 def splitmix(x: UInt64s, spare: UInt64s) -> None:
     """Apply the splitmix64 finaliser to x (uint64, any shape) in place; spare is scratch of the same shape."""
     _mix(x, spare)
-    np.right_shift(x, _U31, out=spare)
+    np.right_shift(x, _U31, spare)
     x ^= spare
 
 
 def _mix(x: UInt64s, spare: UInt64s) -> None:
-    np.right_shift(x, _U30, out=spare)
+    np.right_shift(x, _U30, spare)
     x ^= spare
     x *= _MIX_1
-    np.right_shift(x, _U27, out=spare)
+    np.right_shift(x, _U27, spare)
     x ^= spare
     x *= _MIX_2
 
 
 @lru_cache(maxsize=4096)
-def _round_keys(seed: int, epoch: int, rounds: int) -> UInt64s:
-    """Round keys, uint64[rounds], eight from each digest."""
+def _round_keys(seed: int, epoch: int, rounds: int) -> tuple[UInt64s, ...]:
+    """Round keys, uint64[] each, eight from each digest."""
     digests = b"".join(derive("order", seed, epoch, first, size=64) for first in range(0, rounds, 8))
     keys = np.frombuffer(digests, dtype="<u8")[:rounds].astype(np.uint64)
-    keys.flags.writeable = False
-    return keys
+    return tuple(map(_constant, keys.tolist()))
 
 
 def _checked(position: int) -> int:

@@ -2,26 +2,15 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Protocol
+from typing import Any
 
-import numpy.typing as npt
 from torch.utils.data import Sampler
 
-from bitproof.data.keyed import SampleKey
-from bitproof.data.order import Int64s
-from bitproof.data.plan import Plan
+from bitproof.data.progress import Step
+from bitproof.data.seeds import SampleKey
 
-Taken = deque[tuple[int, tuple[SampleKey, ...]]]
-"""What each batch that is on its way takes: (position after it, its samples)."""
-
-
-class Positions(Protocol):
-    """What finds samples by position: an `Order` or a `Mixture`."""
-
-    def locate(self, positions: npt.ArrayLike, /) -> tuple[Int64s, Int64s]:
-        """Return (epochs, indices), both int64[k], at positions int64[k]."""
-        ...
+Taken = deque[tuple[Any, tuple[SampleKey, ...]]]
+"""What each batch that is on its way takes: (what the progress is told, its samples)."""
 
 
 class PassKeys(Sampler[list[SampleKey]]):
@@ -32,26 +21,23 @@ class PassKeys(Sampler[list[SampleKey]]):
     """
 
     def __init__(self) -> None:
-        self._make: Callable[[], Iterator[list[SampleKey]]] = partial(iter, ())
-        self._left = 0
+        self._steps: Callable[[], Iterator[Step]] = lambda: iter(())
+        self._left: Callable[[], int] = lambda: 0
+        self._taken: Taken = deque()
 
-    def start(self, plan: Plan, order: Positions, position: int, epoch: int) -> Taken:
-        """Prepare a pass; return the queue in which each batch's (end position, samples) will be found."""
-        taken: Taken = deque()
-        self._make = partial(_batch_keys, plan, order, position, epoch, taken)
-        self._left = plan.remaining(position, epoch)
-        return taken
+    def start(self, steps: Callable[[], Iterator[Step]], left: Callable[[], int]) -> Taken:
+        """Prepare a pass; return the queue in which what each batch takes will be found."""
+        self._steps, self._left, self._taken = steps, left, deque()
+        return self._taken
 
     def __iter__(self) -> Iterator[list[SampleKey]]:
-        return self._make()
+        return _noting(self._steps(), self._taken)
 
     def __len__(self) -> int:
-        return self._left
+        return self._left()
 
 
-def _batch_keys(plan: Plan, order: Positions, position: int, epoch: int, taken: Taken) -> Iterator[list[SampleKey]]:
-    for start, stop in plan.batches(position, epoch):
-        epochs, indices = order.locate(plan.share(start, stop))
-        keys = list(zip(epochs.tolist(), indices.tolist(), strict=True))
-        taken.append((stop, tuple(keys)))
+def _noting(steps: Iterator[Step], taken: Taken) -> Iterator[list[SampleKey]]:
+    for mark, keys in steps:
+        taken.append((mark, tuple(keys)))
         yield keys

@@ -1,90 +1,155 @@
 """Randomness of one sample: the process's generators, set from (purpose, seed, epoch, index)."""
 
-import random
-from collections.abc import Iterator, Sequence
+import ctypes
+import sys
+import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Final
+from functools import cache
+from typing import Any, Final
 
 import numpy as np
 import torch
 
-from bitproof.data import numpy_generator
 from bitproof.data.errors import SampleRandomError
 from bitproof.data.keys import derive
-from bitproof.data.numpy_generator import GlobalNumpyGenerator, PutBack
+from bitproof.data.numpy_generator import WORDS, GlobalNumpyGenerator
+from bitproof.data.order import UInt64s
+from bitproof.data.python_generator import GlobalPythonGenerator
+from bitproof.data.seeds import SampleKey
 
-if TYPE_CHECKING:
-    from bitproof.data.order import UInt64s
+_STATE_BYTES: Final = 4 * WORDS  # of python's generator, and of NumPy's: both are Mersenne Twisters
+_SOURCE_BYTES: Final = 40  # of SFC64's state: three words, a counter, and half an output that is kept
+_WARM_UP: Final = 12  # outputs that SFC64's own seeding throws away
 
-SEED_BYTES: Final = 24  # 8 for each of python, torch and NumPy
-_CHUNK: Final = 16  # samples whose NumPy states are computed at once: 40 KiB a temporary
-
-# The instance behind the module's functions, since a recorder notes calls of those as the user's. Its C method also skips
-# the checks of types that `random.seed` makes on each call (1 µs of 5).
-_python: Final[random.Random] = random._inst  # noqa: SLF001
-_seed_python: Final = super(random.Random, _python).seed
-_numpy_put_back: Final = PutBack()
+_source = threading.local()  # one SFC64 a thread, since making it takes longer than setting all generators of a sample
 
 
-class SampleSeeds:
-    """The seeds of a batch of samples; `apply(k)` sets python's, NumPy's and torch's generators for sample *k*.
+class SampleGenerators:
+    """Sets python's, NumPy's and torch's generators for the samples of a batch; `set(k)` for sample *k*.
 
-    Python's and NumPy's global generators get 64 bits of seed. PyTorch's CPU generator uses the lower 32 bits of
-    whatever seed it is given.
+    The states of python's and NumPy's Mersenne Twisters are 624 outputs of SFC64 (Doty-Humphrey, PractRand, 2010; its
+    three words of state are the seed, as in NumPy). Filling them from a fast generator takes a fifth of what seeding them
+    does. PyTorch's CPU generator is seeded as usual, and uses the lower 32 bits of its seed.
 
     Args:
-        keys: a hash of 24 bytes (`SEED_BYTES`) a sample.
+        seeds: uint64[samples, 4], see `seeds_of`.
 
     """
 
-    def __init__(self, keys: Sequence[bytes]) -> None:
-        seeds = np.frombuffer(b"".join(keys), dtype="<u8").reshape(-1, 3).astype(np.uint64)
-        self._for_python: list[int] = seeds[:, 0].tolist()
-        self._for_torch: list[int] = seeds[:, 1].tolist()
-        self._for_numpy: UInt64s = seeds[:, 2]
-        self._numpy = GlobalNumpyGenerator()
-        self._states = numpy_generator.empty_states(min(_CHUNK, len(keys)))
-        self._at = int(self._states.ctypes.data)
-        self._chunk = -1
+    def __init__(self, seeds: UInt64s) -> None:
+        self._for_torch: list[int] = seeds[:, 0].tolist()
+        self._python, self._numpy = GlobalPythonGenerator(), GlobalNumpyGenerator()
+        if not hasattr(_source, "generator"):
+            _source.generator = np.random.SFC64(0)
+            _source.state = _state_of(_source.generator)
+        self._source, self._source_state = _source.generator, _source.state
+        states = np.zeros((len(seeds), _SOURCE_BYTES // 8), dtype=np.uint64)
+        states[:, :3], states[:, 3] = seeds[:, 1:], 1
+        self._source_states = states.reshape(-1).data.cast("B")
 
-    def apply(self, k: int) -> None:
+    def set(self, k: int) -> None:
         """Set the three generators for sample `k` of the batch."""
-        _seed_python(self._for_python[k])
-        _python.gauss_next = None  # type: ignore[attr-defined]
         torch.default_generator.manual_seed(self._for_torch[k])
-        chunk, row = divmod(k, _CHUNK)
-        if chunk != self._chunk:
-            numpy_generator.fill_states(self._states, self._for_numpy[chunk * _CHUNK : (chunk + 1) * _CHUNK])
-            self._chunk = chunk
-        self._numpy.write(self._at + row * numpy_generator.BYTES)
+        self._source_state[:] = self._source_states[_SOURCE_BYTES * k : _SOURCE_BYTES * (k + 1)]
+        words = self._source.random_raw(_WARM_UP + WORDS).data.cast("B")[8 * _WARM_UP :]
+        self._python.write(words[:_STATE_BYTES])
+        self._numpy.write(words[_STATE_BYTES:])
+
+
+def _state_of(generator: np.random.SFC64) -> memoryview:
+    """Return the memory of an SFC64 generator's state, uint8[40]."""
+    _check_source()
+    state = (ctypes.c_char * _SOURCE_BYTES).from_address(int(generator.ctypes.state_address))
+    return memoryview(state).cast("B")
+
+
+@cache
+def _check_source() -> None:
+    """Check on a generator of our own that memory is laid out as expected."""
+    probe = np.random.SFC64(0)
+    memory = np.frombuffer(ctypes.string_at(int(probe.ctypes.state_address), _SOURCE_BYTES), dtype=np.uint64).tolist()
+    state: Any = probe.state
+    if sys.byteorder != "little" or memory != [*state["state"]["state"].tolist(), 0]:
+        raise SampleRandomError(
+            f"NumPy {np.__version__}: expected the state of SFC64 in memory as four words (little-endian), found another "
+            "layout. Pass sample_randomness=False to the Loader, and report this version of NumPy."
+        )
+
+
+class GeneratorStates:
+    """The states of python's, NumPy's and torch's (CPU) global generators, as they were when this was made."""
+
+    def __init__(self) -> None:
+        self._python, self._numpy = GlobalPythonGenerator(), GlobalNumpyGenerator()
+        self._saved = self._python.save(), self._numpy.save(), torch.default_generator.get_state()
+
+    def put_back(self) -> None:
+        """Set the generators to these states."""
+        in_python, in_numpy, in_torch = self._saved
+        self._python.restore(in_python)
+        self._numpy.restore(in_numpy)
+        torch.default_generator.set_state(in_torch)
 
 
 @contextmanager
 def generators_put_back() -> Iterator[None]:
     """Put python's, NumPy's and torch's (CPU) global generators back as they were, also after an exception."""
-    in_python, in_torch = _python.getstate(), torch.default_generator.get_state()
-    in_numpy = GlobalNumpyGenerator()
-    _numpy_put_back.save(in_numpy)
+    before = GeneratorStates()
     try:
         yield
     finally:
-        _python.setstate(in_python)
-        torch.default_generator.set_state(in_torch)
-        _numpy_put_back.restore(in_numpy)
+        before.put_back()
+
+
+class OwnGenerators:
+    """Generators of something that runs in turns with others: set for it while it runs, put back afterwards.
+
+    Args:
+        seeds: uint64[1, 4], what they start from.
+
+    """
+
+    def __init__(self, seeds: UInt64s) -> None:
+        self._seeds = seeds
+        self._states: GeneratorStates | None = None
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Go on with these generators in the block."""
+        with generators_put_back():
+            if self._states is None:
+                SampleGenerators(self._seeds).set(0)
+            else:
+                self._states.put_back()
+            yield
+            self._states = GeneratorStates()
 
 
 class CurrentSample:
-    """The sample being read, and the streams that it was asked for."""
+    """The sample being read, and the streams that it was asked for.
 
-    def __init__(self, seed: int, epoch: int, index: int) -> None:
-        self._parts = (seed, epoch, index)
+    Args:
+        seed: of the run.
+
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._key: SampleKey = ()
         self._streams: dict[str, np.random.Generator] = {}
+
+    def move(self, key: SampleKey) -> None:
+        """Go on to the next sample."""
+        self._key = key
+        if self._streams:
+            self._streams = {}
 
     def stream(self, name: str) -> np.random.Generator:
         """Return the sample's stream of that name, the same object each time."""
         if name not in self._streams:
-            key = int.from_bytes(derive("sample_rng", name, *self._parts, size=16), "little")
+            key = int.from_bytes(derive("sample_rng", name, self._seed, *self._key, size=16), "little")
             self._streams[name] = np.random.Generator(np.random.Philox(key=key))
         return self._streams[name]
 

@@ -90,15 +90,16 @@ def _indices(index: Any) -> list[Sample] | None:
         return [index]
     if isinstance(index, (list, tuple)) and set(map(type, index)) == {int}:
         return list(index)
-    if isinstance(index, list) and set(map(type, index)) == {tuple} and all(map(_is_pair, index)):
-        return list(index)
+    if isinstance(index, list) and set(map(type, index)) == {tuple} and all(map(_is_key, index)):
+        return [(epoch, sample) for epoch, sample, *_ in index]
     if isinstance(index, torch.Tensor) and not index.is_floating_point():
         return [int(i) for i in index.reshape(-1).tolist()]
     return None
 
 
-def _is_pair(key: tuple[Any, ...]) -> bool:
-    return len(key) == 2 and set(map(type, key)) == {int}  # a pair has two
+def _is_key(key: tuple[Any, ...]) -> bool:
+    # Our loader adds the count where a batch sampler draws a sample again.
+    return len(key) in {2, 3} and set(map(type, key)) == {int}
 
 
 def _facts(loader: Any) -> dict[str, Any]:
