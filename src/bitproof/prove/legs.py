@@ -104,7 +104,11 @@ def run_leg(proof: Proof, name: str, place: Path, command: Sequence[str], leg: i
     start = Start(
         command=outputs.fill(command, out),
         environment=child_environment(
-            trail, leg=leg, agent="bitproof.prove.agent:attach", extra={"orders": msgspec.to_builtins(orders)}
+            trail,
+            leg=leg,
+            agent="bitproof.prove.agent:attach",
+            extra={"orders": msgspec.to_builtins(orders)},
+            deterministic=proof.options.deterministic,
         ),
         log=place / f"leg-{leg}.log",
         control=control,
