@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 import numpy as np
 import torch
 
-from bitproof import state
+from bitproof import environment, state
 from bitproof.compare.verdict import Verdict
 from bitproof.errors import BitproofError, ResumeRefusedError, RunError, RunStateError, StoreError, UsageError
 from bitproof.run.every import Every, Schedule
@@ -341,6 +341,7 @@ class Run:
         tree = self._capture()
         document, tensors = state.encode(tree)
         facts = {"epoch": self._place.epoch} | (self._logged if self._logged_at == step else {})
+        facts["environment"] = environment.describe()
         self._tree = None  # what was restored from may be pruned now
         committed = saving(str(self.folder), "bitproof.Run", {"parts": tree["parts"]})
         try:
