@@ -94,6 +94,27 @@ def test_settings_that_change_arithmetic_are_certain_only_with_equal_inputs() ->
     assert "environment-changed" not in {c.code for c in verdict.causes if c.confidence == "certain"}
 
 
+def test_changed_code_and_packages_are_told_beside_what_does_not_repeat() -> None:
+    """An edit, or another package, does not hide that an operation may not repeat; another thread count does."""
+    states = [state(i) for i in range(4)]
+    passes = [[micro(i)] for i in range(4)]
+    other = [*passes[:2], [micro(2, loss="l")], [micro(3, loss="l")]]
+
+    def codes(**environment: object) -> set[str]:
+        one = leg(states, micros=passes, environment=dict.fromkeys(environment))
+        verdict = compare_trails(_trail(one), _trail(leg(states, micros=other, environment=environment)))
+        return {cause.code for cause in verdict.causes}
+
+    found = {"nondeterministic-op", "uninitialized-memory"}
+    assert codes() == found
+    assert codes(**{"git.dirty": "0123", "package.tqdm": "4"}) == {*found, "environment-changed"}
+    assert codes(**{"git.dirty": "0123", "torch.threads": 2}) == {"environment-changed"}
+
+
+def _trail(one: Leg) -> Trail:
+    return Trail(Path("x"), (one,))
+
+
 def test_a_restart_without_a_checkpoint_is_right() -> None:
     """A leg that was killed before anything was saved starts again by right."""
     assert judged(moving(8), moving(3), moving(8)).verdict == "identical"

@@ -99,4 +99,5 @@ class _Leg:
             return f"{self.name}: starting"
         of = f" of {self._total}" if self._total else ""
         quiet = f", printed nothing for {self.silence:.0f} s" if self.silence > _QUIET else ""
-        return f"{self.name}: {self._steps}{of} steps, {self._elapsed:.0f} s{quiet}"
+        steps = f"{self._steps}{of} steps, " if self._steps or of else ""
+        return f"{self.name}: {steps}{self._elapsed:.0f} s{quiet}"
