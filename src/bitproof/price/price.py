@@ -179,7 +179,7 @@ class _Rounds:
             timeout=wanted.timeout,
         )
         watched = proof.watcher.begin(f"round {number} of {wanted.rounds}: {variant.name}", log, None)
-        finished = run(start, lambda elapsed: watched.tick(elapsed, 0))
+        finished = run(start, lambda elapsed: watched.tick(elapsed, None))
         watched.end(finished)
         drop_output(place)
         timing = self._timing(control, trail, finished)

@@ -25,8 +25,8 @@ from bitproof.trail.records import Event
 class LegWatcher(Protocol):
     """Is told how one leg goes."""
 
-    def tick(self, elapsed: float, steps: int) -> None:
-        """It has taken ``steps`` steps after ``elapsed`` seconds."""
+    def tick(self, elapsed: float, steps: int | None) -> None:
+        """It has taken ``steps`` steps after ``elapsed`` seconds; None where they are not counted."""
 
     def end(self, finished: Finished) -> None:
         """It has ended."""
