@@ -34,10 +34,10 @@ def describe_torch() -> dict[str, Any]:
         "torch.deterministic_warn_only": torch.is_deterministic_algorithms_warn_only_enabled(),
         "torch.fill_uninitialized_memory": bool(getattr(torch.utils.deterministic, "fill_uninitialized_memory")),  # noqa: B009  # set on the module at run time
         "torch.matmul_precision": _matmul_precision(),
-        "torch.fp32_precision": torch.backends.fp32_precision,
+        "torch.fp32_precision": torch.backends.fp32_precision,  # type: ignore[attr-defined]
         "torch.fp32_precision.cuda.matmul": cuda.matmul.fp32_precision,
-        "torch.fp32_precision.cudnn.conv": cudnn.conv.fp32_precision,
-        "torch.fp32_precision.mkldnn.matmul": onednn.matmul.fp32_precision,
+        "torch.fp32_precision.cudnn.conv": cudnn.conv.fp32_precision,  # type: ignore[attr-defined]
+        "torch.fp32_precision.mkldnn.matmul": onednn.matmul.fp32_precision,  # type: ignore[attr-defined]
         "torch.fp16_reduced_precision": cuda.matmul.allow_fp16_reduced_precision_reduction,
         "torch.bf16_reduced_precision": cuda.matmul.allow_bf16_reduced_precision_reduction,
         "torch.cudnn_enabled": cudnn.enabled,
@@ -116,7 +116,7 @@ def describe_numpy() -> dict[str, Any]:
     """Describe which BLAS NumPy was built with, and which instructions it found."""
     import numpy as np  # noqa: PLC0415
 
-    told: dict[str, Any] = np.show_config(mode="dicts") or {}
+    told: Any = np.show_config(mode="dicts")
     blas = told.get("Build Dependencies", {}).get("blas", {})
     return {
         "numpy.blas": " ".join(str(blas[key]) for key in ("name", "version") if key in blas),

@@ -88,6 +88,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
         warm_up: steps before them.
         rounds: in each, every setting had one leg.
         machine: processor, GPU, threads and version of PyTorch that were measured.
+        seconds: that the timed steps of a leg took without, at the median.
         without: steps a second of the command as it is, in each round.
         settings: the whole first, then each setting alone.
         costliest: the part of the whole that costs most; None where none was slower in every round.
@@ -103,6 +104,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
     warm_up: int
     rounds: int
     machine: dict[str, str | int | None] = {}
+    seconds: float | None = None
     without: list[float] = []
     settings: list[Speed] = []
     costliest: str | None = None

@@ -1,5 +1,6 @@
 """Run a command for some steps, with and without determinism in turn, and compare the speeds."""
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,6 +137,7 @@ class _Rounds:
             base,
             steps=without[1].steps,
             machine=_machine(without[1]),
+            seconds=statistics.median(timing.seconds for timing in without.values()),
             without=[timing.per_second for timing in without.values()],
             settings=settings,
             costliest=costliest(settings),

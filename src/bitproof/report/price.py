@@ -1,5 +1,6 @@
 """The price of determinism as text: colour on a terminal, plain in a pipe."""
 
+import statistics
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -8,6 +9,8 @@ from rich.text import Text
 from bitproof.price.answer import Failure, Price, Speed
 from bitproof.report.wording import printable
 
+_SHORT = 2.0
+"""Seconds below which a leg's figure depends on what else the machine does."""
 _REASONS = {
     "command-failed": "the command failed",
     "no-steps": "no step could be timed",
@@ -39,13 +42,16 @@ def _lines(price: Price) -> list[Text]:
 def _headline(whole: Speed | None, rounds: int) -> Text:
     if whole is None or whole.ratio is None:
         return Text("the command does not run deterministically", "bold yellow")
-    spread = f"{min(whole.ratios):.3f} to {max(whole.ratios):.3f} in {rounds} rounds" if rounds > 1 else "one round"
-    return Text(f"deterministic: {whole.ratio:.3f} of the speed without ({spread})", "bold")
+    lowest, highest = min(whole.ratios), max(whole.ratios)
+    spread = f"{lowest:.3f} to {highest:.3f} in {rounds} rounds" if rounds > 1 else "one round"
+    shows = "" if rounds == 1 or highest < 1 else "; no cost shows in every round"
+    return Text(f"{whole.name}: {whole.ratio:.3f} of the speed without ({spread}{shows})", "bold")
 
 
 def _table(price: Price) -> list[Text]:
     rows = [("", "steps a second", "with / without", "spread", "")]
-    rows.append(("without", _figure(price.without), "", "", ""))
+    own = f"{_number(min(price.without))} to {_number(max(price.without))} a second" if len(price.without) > 1 else ""
+    rows.append(("without", _figure(price.without), "", own, "the command as it is"))
     for s in price.settings:
         if s.ratio is not None:
             spread = f"{min(s.ratios):.3f} to {max(s.ratios):.3f}" if len(s.ratios) > 1 else ""
@@ -61,8 +67,11 @@ def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _figure(figures: Sequence[float]) -> str:
-    middle = sorted(figures)[len(figures) // 2]
-    return f"{middle:,.1f}" if middle >= 1 else f"{middle:.3g}"
+    return _number(statistics.median(figures))
+
+
+def _number(figure: float) -> str:
+    return f"{figure:,.1f}" if figure >= 10 else f"{figure:.3g}"
 
 
 def _why(failure: Failure) -> str:
@@ -83,5 +92,7 @@ def _notes(price: Price) -> list[str]:
         f"{price.steps} steps a leg, after {price.warm_up} that warm up; {printable(on)}, {told.get('threads')} threads, "
         f"PyTorch {told.get('torch')}"
     )
+    if price.seconds is not None and price.seconds < _SHORT:
+        notes.append(f"these steps took {price.seconds:.2g} s a leg, which is short: --steps N gives a steadier figure")
     notes.append("another machine, model or batch size has another price; what is also running here counts, too")
     return notes
