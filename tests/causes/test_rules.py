@@ -1,6 +1,8 @@
 """Pure rules on legs that are put together by hand."""
 
-from bitproof.compare.judge import chain, compare_resume, judge, stitch
+from pathlib import Path
+
+from bitproof.compare.judge import chain, compare_resume, compare_trails, judge, stitch
 from bitproof.compare.verdict import Verdict
 from bitproof.trail.reader import Leg, Trail
 from bitproof.trail.records import Event
@@ -125,7 +127,6 @@ def test_a_restart_without_a_checkpoint_is_right() -> None:
 
 def test_ranks_are_judged_together() -> None:
     """The first divergence over all ranks counts."""
-    from pathlib import Path
 
     def ranked(*legs: Leg) -> Trail:
         for rank, one in enumerate(legs):
