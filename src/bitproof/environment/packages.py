@@ -6,7 +6,7 @@ import re
 import sys
 from pathlib import Path
 
-_DISTRIBUTION = re.compile(r"([^~].*)-([^-]+)(?:\.dist-info|(?:-py[\d.]+)?\.egg-info)")
+_DISTRIBUTION = re.compile(r"([^~].*)-(\d[^-]*)(?:\.dist-info|(?:-py[\d.]+)?\.egg-info)")
 
 
 @functools.cache

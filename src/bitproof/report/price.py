@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.text import Text
 
 from bitproof.price.answer import Failure, Price, Speed
-from bitproof.report.wording import printable
+from bitproof.report.wording import printable, source_line
 
 _SHORT = 2.0
 """Seconds below which a leg's figure depends on what else the machine does."""
@@ -75,7 +75,7 @@ def _number(figure: float) -> str:
 
 
 def _why(failure: Failure) -> str:
-    where = f" at {printable(failure.where)}" if failure.where else ""
+    where = f" at {source_line(failure.where)}" if failure.where else ""
     if failure.operation is None:
         return printable(failure.summary)
     return f"{printable(failure.operation)} has no deterministic implementation{where}"
