@@ -109,6 +109,22 @@ def test_compare_lists_the_likeliest_first() -> None:
         Difference("zz", 1, None),
     ]
     assert compare(other, other) == []
+
+
+def test_packages_that_one_side_has_are_one_difference() -> None:
+    """Packages that only one environment has are listed together, last; one with another version by itself."""
+    reference = {"package.a": "1", "package.numpy": "1", "package.b-c": "2", "os": "x"}
+    other = {"package.d": "1", "package.numpy": "2", "os": "y"}
+    assert compare(reference, other) == [
+        Difference("package.numpy", "1", "2"),
+        Difference("os", "x", "y"),
+        Difference("packages.only", ["a", "b-c"], ["d"]),
+    ]
+    assert compare({}, other)[-1] == Difference("packages.only", [], ["d", "numpy"])
+
+
+def test_likeliest_has_no_doubles() -> None:
+    """Each beginning has one place in the order."""
     assert len(set(LIKELIEST)) == len(LIKELIEST)
 
 
@@ -174,7 +190,7 @@ def released(trail: Trail, **changes: str) -> Trail:
 def test_another_release_is_named_alone(trails: Path) -> None:
     """Another version of torch is named once, and not with everything that comes along; the same version's build is."""
     usual = read_trail(trails / "usual.trail")
-    along = {"torch.git": "1234", "torch.build": "5678", "torch.onednn_version": "v4"}
+    along = {"torch.git": "1234", "torch.build": "5678", "torch.onednn_version": "v4", "torch.cuda": "99"}
     other = released(read_trail(trails / "usual.trail"), **{"torch.version": "2.99.0", **along})
     assert compare_trails(usual, other).environment == [Difference("torch.version", torch.__version__, "2.99.0")]
     rebuilt = released(read_trail(trails / "usual.trail"), **along)

@@ -28,8 +28,8 @@ _FAMILIES = re.compile(
 )
 _NO_SETTING = re.compile(r"\w+_(DIR|ID|FILE|DEBUG\w*|VERBOSE)")
 """Variables of those families that name a place or a process, or that only print: they change from run to run."""
-_OWN = frozenset({"bitproof", "torch"})
-"""Packages that need no key: one changes nothing, the other has more exact ones."""
+_LEFT_OUT = frozenset({"bitproof", "pip", "torch"})
+"""Packages that need no key: two change nothing, the other has more exact ones."""
 
 
 def describe() -> dict[str, Any]:
@@ -58,7 +58,7 @@ def describe() -> dict[str, Any]:
         for name in sorted(os.environ)
         if _FAMILIES.fullmatch(name) and not _NO_SETTING.fullmatch(name)
     }
-    found |= {f"package.{name}": version for name, version in packages.installed().items() if name not in _OWN}
+    found |= {f"package.{name}": version for name, version in packages.installed().items() if name not in _LEFT_OUT}
     found |= git.state(git.script_folder())
     if "numpy" in sys.modules:
         found |= frameworks.describe_numpy()

@@ -33,11 +33,17 @@ LIKELIEST = (
     "python.",
     "multiprocessing.",
     "os",
+    "os.",
     "package.",
 )
 """Keys, or beginnings of keys that end in a dot, ordered by how likely a difference is to change bits."""
-_COME_ALONG = frozenset({"torch.git", "torch.build", "torch.mkl_version", "torch.onednn_version"})
-"""What another release of PyTorch brings with it, and so says nothing beside ``torch.version``."""
+_COME_ALONG = frozenset(
+    f"torch.{name}" for name in "git build compiler blas lapack mkl_version onednn_version cuda cudnn nccl".split()
+)
+"""What another build of PyTorch brings with it, and so says nothing beside ``torch.version``."""
+_PACKAGE = "package."
+ONE_SIDED = "packages.only"
+"""The key of the packages that only one of two environments has: most are of no use to the script."""
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -49,11 +55,22 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 def compare(reference: Mapping[str, Any], other: Mapping[str, Any]) -> list[Difference]:
-    """List the keys that differ, the likeliest to change bits first."""
+    """List the keys that differ, the likeliest to change bits first.
+
+    Packages that only one of the two has are one difference, ``packages.only``, with their names on either side.
+    """
     keys = {key for key in {**reference, **other} if reference.get(key) != other.get(key)}
     if "torch.version" in keys:
         keys -= _COME_ALONG
-    return [Difference(key, reference.get(key), other.get(key)) for key in sorted(keys, key=_likelihood)]
+    lone = {key for key in keys if key.startswith(_PACKAGE) and None in (reference.get(key), other.get(key))}
+    found = [Difference(key, reference.get(key), other.get(key)) for key in sorted(keys - lone, key=_likelihood)]
+    if lone:
+        found.append(Difference(ONE_SIDED, *(_names(lone, side) for side in (reference, other))))
+    return found
+
+
+def _names(keys: set[str], side: Mapping[str, Any]) -> list[str]:
+    return sorted(key.removeprefix(_PACKAGE) for key in keys if side.get(key) is not None)
 
 
 def _likelihood(key: str) -> tuple[int, str]:

@@ -16,7 +16,7 @@ ARITHMETIC = (
     *("env.NCCL", "env.CU", "env.NVIDIA", "env.TORCH"),
 )
 """How keys of the environment begin that change what arithmetic gives."""
-_BESIDE = ("git.", "package.")
+_BESIDE = ("git.", "package.", "packages.")
 """Code and packages: most changes of them touch nothing that was run."""
 
 
