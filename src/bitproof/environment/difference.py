@@ -38,7 +38,8 @@ LIKELIEST = (
 )
 """Keys, or beginnings of keys that end in a dot, ordered by how likely a difference is to change bits."""
 _COME_ALONG = frozenset(
-    f"torch.{name}" for name in "git build compiler blas lapack mkl_version onednn_version cuda cudnn nccl".split()
+    {"torch.git", "torch.build", "torch.compiler", "torch.blas", "torch.lapack", "torch.mkl_version"}
+    | {"torch.onednn_version", "torch.cuda", "torch.cudnn", "torch.nccl"}
 )
 """What another build of PyTorch brings with it, and so says nothing beside ``torch.version``."""
 _PACKAGE = "package."

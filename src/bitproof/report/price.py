@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.text import Text
 
 from bitproof.price.answer import Failure, Price, Speed
-from bitproof.report.wording import printable, source_line
+from bitproof.report.wording import count, printable, source_line
 
 _SHORT = 2.0
 """Seconds below which a leg's figure depends on what else the machine does."""
@@ -84,12 +84,13 @@ def _why(failure: Failure) -> str:
 def _notes(price: Price) -> list[str]:
     told = price.machine
     on = ", ".join(str(told[key]) for key in ("device", "cpu") if told.get(key))
+    threads = count(int(told.get("threads") or 1), "thread")
     notes = []
     if any(s.part for s in price.settings):
         slower = f"costs most: {price.costliest}"
         notes.append(slower if price.costliest else "no single setting was slower in every round")
     notes.append(
-        f"{price.steps} steps a leg, after {price.warm_up} that warm up; {printable(on)}, {told.get('threads')} threads, "
+        f"{price.steps} steps a leg, after {price.warm_up} that warm up; {printable(on)}, {threads}, "
         f"PyTorch {told.get('torch')}"
     )
     if price.seconds is not None and price.seconds < _SHORT:
