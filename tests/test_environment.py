@@ -14,7 +14,7 @@ import torch
 
 import bitproof
 from bitproof.compare.judge import compare_trails
-from bitproof.environment import LIKELIEST, Difference, compare, describe, git, packages
+from bitproof.environment import LIKELIEST, Difference, compare, describe, git, machine, packages
 from bitproof.trail.reader import Trail, read_trail
 from kit import proofs
 
@@ -339,6 +339,28 @@ def test_packages_are_read_from_names(tmp_path: Path, monkeypatch: pytest.Monkey
     assert found["package.pytest"] == pytest.__version__
     assert "package.torch" not in found  # torch.version is more exact
     assert shutil.which("git") is None or "git.commit" in found
+
+
+def test_gpus_are_read_without_starting_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver's own files tell its version and the models; without it there is none."""
+    monkeypatch.setattr(machine, "_NVIDIA", tmp_path)
+    for number in range(2):
+        folder = tmp_path / "gpus" / f"0000:0{number}:00.0"
+        folder.mkdir(parents=True)
+        (folder / "information").write_text("Model: \t\t NVIDIA H200\nIRQ:   \t\t 124\n")
+    (tmp_path / "version").write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Thu Jan  9 2026\n")
+    for look in (machine.gpus, machine.gpu_driver):
+        look.cache_clear()
+    try:
+        assert machine.gpus() == ("NVIDIA H200", "NVIDIA H200")
+        assert machine.gpu_driver() == "570.86.15"
+        machine.gpus.cache_clear()
+        machine.gpu_driver.cache_clear()
+        monkeypatch.setattr(machine, "_NVIDIA", tmp_path / "none")
+        assert (machine.gpus(), machine.gpu_driver()) == ((), None)
+    finally:
+        machine.gpus.cache_clear()
+        machine.gpu_driver.cache_clear()
 
 
 def test_variables_of_a_family(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,6 +50,7 @@ def describe() -> dict[str, Any]:
         "cpu.model": machine.cpu_model(),
         "cpu.count": machine.available_cpus(),
         "gpu.driver": machine.gpu_driver(),
+        "gpu.models": list(machine.gpus()),
         "locale.encoding": locale.getencoding(),
     }
     found |= {f"env.{name}": os.environ.get(name) for name in _VARIABLES}

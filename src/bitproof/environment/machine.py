@@ -6,6 +6,9 @@ import platform
 import re
 from pathlib import Path
 
+_NVIDIA = Path("/proc/driver/nvidia")
+"""Where the driver tells of itself; reading it starts nothing."""
+
 
 def libc() -> str | None:
     """Return the C library and its version: its exp and log are not another's."""
@@ -39,8 +42,15 @@ def cpu_model() -> str:
 def gpu_driver() -> str | None:
     """Return the version of NVIDIA's driver, without starting it."""
     try:
-        told = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
+        told = (_NVIDIA / "version").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
     version = re.search(r"\b\d+\.\d+(?:\.\d+)?\b", told)
     return version[0] if version else None
+
+
+@functools.cache
+def gpus() -> tuple[str, ...]:
+    """Return the models of the machine's NVIDIA GPUs, also of those that this process may not use."""
+    told = [path.read_text(encoding="utf-8", errors="replace") for path in sorted(_NVIDIA.glob("gpus/*/information"))]
+    return tuple(model[1] for text in told if (model := re.search(r"^Model:\s*(.*\S)", text, re.MULTILINE)))
