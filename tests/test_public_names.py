@@ -11,6 +11,7 @@ OPTIONS = {
     "diff": {"--html", "--json", "--verbose", "-v", "other", "reference"},
     "prove": {
         "--crashes",
+        "--deterministic",
         "--html",
         "--jobs",
         "--json",
@@ -21,6 +22,7 @@ OPTIONS = {
         "--reference",
         "--resume-args",
         "--resume-command",
+        "--seed",
         "--signal",
         "--steps",
         "--timeout",
@@ -34,16 +36,29 @@ OPTIONS = {
     "export": {"--json", "--part", "--step", "run", "target"},
     "gc": {"--json", "--quarantine", "run"},
     "ls": {"--json", "run"},
+    "price": {
+        "--json",
+        "--output",
+        "--quiet",
+        "--rounds",
+        "--steps",
+        "--timeout",
+        "--warm-up",
+        "--whole",
+        "--work",
+        "-q",
+        "command",
+    },
     "restore": {"--json", "--step", "run"},
     "show": {"--history", "--json", "--step", "run"},
     "verify": {"--json", "run"},
-    "record": {"--append", "--every", "--force", "--output", "-f", "-o", "command"},
+    "record": {"--append", "--deterministic", "--every", "--force", "--output", "--seed", "-f", "-o", "command"},
 }
 
 
 def test_public_names() -> None:
     """``bitproof.__all__`` is sorted, complete and importable."""
-    assert bitproof.__all__ == ["BitproofError", "Every", "Keep", "Run", "__version__", "recording"]
+    assert bitproof.__all__ == ["BitproofError", "Every", "Keep", "Run", "__version__", "deterministic", "recording"]
     assert bitproof.__all__ == sorted(bitproof.__all__)
     for name in bitproof.__all__:
         assert getattr(bitproof, name) is not None

@@ -7,15 +7,17 @@ from bitproof.__about__ import __version__
 from bitproof.errors import BitproofError
 
 if TYPE_CHECKING:
+    from bitproof.determinism import deterministic
     from bitproof.run import Every, Keep, Run
     from bitproof.trail.attach import recording
 
-__all__ = ["BitproofError", "Every", "Keep", "Run", "__version__", "recording"]
+__all__ = ["BitproofError", "Every", "Keep", "Run", "__version__", "deterministic", "recording"]
 
 _HOMES = {
     "Every": "bitproof.run",
     "Keep": "bitproof.run",
     "Run": "bitproof.run",
+    "deterministic": "bitproof.determinism",
     "recording": "bitproof.trail.attach",
 }
 

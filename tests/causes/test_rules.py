@@ -1,6 +1,8 @@
 """Pure rules on legs that are put together by hand."""
 
-from bitproof.compare.judge import chain, compare_resume, judge, stitch
+from pathlib import Path
+
+from bitproof.compare.judge import chain, compare_resume, compare_trails, judge, stitch
 from bitproof.compare.verdict import Verdict
 from bitproof.trail.reader import Leg, Trail
 from bitproof.trail.records import Event
@@ -94,6 +96,27 @@ def test_settings_that_change_arithmetic_are_certain_only_with_equal_inputs() ->
     assert "environment-changed" not in {c.code for c in verdict.causes if c.confidence == "certain"}
 
 
+def test_changed_code_and_packages_are_told_beside_what_does_not_repeat() -> None:
+    """An edit, or another package, does not hide that an operation may not repeat; another thread count does."""
+    states = [state(i) for i in range(4)]
+    passes = [[micro(i)] for i in range(4)]
+    other = [*passes[:2], [micro(2, loss="l")], [micro(3, loss="l")]]
+
+    def codes(**environment: object) -> set[str]:
+        one = leg(states, micros=passes, environment=dict.fromkeys(environment))
+        verdict = compare_trails(_trail(one), _trail(leg(states, micros=other, environment=environment)))
+        return {cause.code for cause in verdict.causes}
+
+    found = {"nondeterministic-op", "uninitialized-memory"}
+    assert codes() == found
+    assert codes(**{"git.dirty": "0123", "package.tqdm": "4"}) == {*found, "environment-changed"}
+    assert codes(**{"git.dirty": "0123", "torch.threads": 2}) == {"environment-changed"}
+
+
+def _trail(one: Leg) -> Trail:
+    return Trail(Path("x"), (one,))
+
+
 def test_a_restart_without_a_checkpoint_is_right() -> None:
     """A leg that was killed before anything was saved starts again by right."""
     assert judged(moving(8), moving(3), moving(8)).verdict == "identical"
@@ -104,7 +127,6 @@ def test_a_restart_without_a_checkpoint_is_right() -> None:
 
 def test_ranks_are_judged_together() -> None:
     """The first divergence over all ranks counts."""
-    from pathlib import Path
 
     def ranked(*legs: Leg) -> Trail:
         for rank, one in enumerate(legs):

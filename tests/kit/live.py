@@ -22,6 +22,7 @@ import torch
 
 from bitproof.compare.judge import compare_resume, compare_trails, control_agrees
 from bitproof.compare.verdict import Moment, Verdict
+from bitproof.environment import describe
 from bitproof.prove.orders import state_keys
 from bitproof.trail.attach import attach
 from bitproof.trail.reader import Trail, read_trail
@@ -34,6 +35,7 @@ _PATIENCE = 60  # seconds
 
 torch.set_num_threads(1)  # a pool of threads would not survive the fork
 torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)  # imports torch._dynamo, which takes seconds
+describe()  # what is looked up once a process is looked up here: nobody's edit comes between two legs
 
 
 @dataclass(frozen=True)

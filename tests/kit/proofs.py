@@ -33,7 +33,7 @@ class Said:
         self.legs.append(name)
         return self
 
-    def tick(self, elapsed: float, steps: int) -> None:
+    def tick(self, elapsed: float, steps: int | None) -> None:
         """Take no notice."""
 
     def end(self, finished: Finished) -> None:

@@ -70,6 +70,28 @@ def test_two_checkpoints_of_a_run_differ_tensor_by_tensor(run: Path) -> None:
     assert found["identical"] < found["tensors"]
 
 
+def test_environments_of_two_checkpoints(tmp_path: Path) -> None:
+    """Each checkpoint has the environment that it was saved in; how two differ is said, and decides nothing."""
+    made = parts()
+    with Run(tmp_path, save_every=None, background=False, keep=None, **made) as run:
+        run.save()
+        run.step = 1
+        torch.set_num_threads(2)
+        run.save()
+        run.step = 2
+        run.save()
+    facts = answer("show", tmp_path, "--step", "1")["checkpoint"]["facts"]
+    assert facts["environment"]["torch.threads"] == 2
+    assert facts["environment"]["torch.version"] == torch.__version__
+    assert answer("diff", f"{tmp_path}@1", f"{tmp_path}@2")["environment"] == []
+    found = answer("diff", f"{tmp_path}@0", f"{tmp_path}@1")
+    assert found["verdict"] == "identical"
+    assert found["environment"] == [{"key": "torch.threads", "reference": 1, "other": 2}]
+    printed = CliRunner().invoke(app, ["diff", f"{tmp_path}@0", f"{tmp_path}@1"]).output
+    assert "saved in environments that differ:\n  torch.threads: 1 in the first, 2 in the second\n" in printed
+    assert "environment" not in CliRunner().invoke(app, ["ls", str(tmp_path)]).output
+
+
 def test_each_kind_of_difference_is_named(tmp_path: Path) -> None:
     """A bit, a dtype, a shape, a name, a NaN, a sign of zero."""
     one = {"same": torch.ones(2), "bit": torch.tensor([1.0, -0.0, 2.0]), "nan": torch.tensor([float("nan")])}

@@ -15,7 +15,7 @@ def ls(
     Examples:
       bitproof ls runs/digits
     """
-    from bitproof.cli.output import print_json, print_lines  # noqa: PLC0415  # --help must be quick
+    from bitproof.cli.output import facts_line, print_json, print_lines  # noqa: PLC0415  # --help must be quick
     from bitproof.store import Store  # noqa: PLC0415
 
     store = Store(run, create=False)
@@ -25,7 +25,7 @@ def ls(
         return
     lines = [
         f"step {c.step:<9} {c.saved_at}  {c.size / 1e6:>10.1f} MB, {c.written / 1e6:.1f} MB written  "
-        + "  ".join(f"{name}={value}" for name, value in c.facts.items())
+        + facts_line(c.facts)
         for c in commits
     ]
     print_lines([*lines, *(f"damaged: {problem}" for problem in store.problems)] or ["no checkpoint yet"])

@@ -8,7 +8,7 @@ from types import FrameType
 import typer
 
 from bitproof.__about__ import __version__
-from bitproof.cli import causes, data, diff, export, gc, ls, prove, record, restore, show, verify
+from bitproof.cli import causes, data, diff, export, gc, ls, price, prove, record, restore, show, verify
 from bitproof.cli.command import add
 from bitproof.errors import BitproofError
 
@@ -58,6 +58,7 @@ for _function in (
     prove.prove,
     record.record,
     diff.diff,
+    price.price,
     ls.ls,
     show.show,
     verify.verify,

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -76,6 +76,11 @@ def print_lines(lines: Iterable[str]) -> None:
     """Print lines as they are."""
     with reader_may_leave():
         sys.stdout.writelines(f"{line}\n" for line in lines)
+
+
+def facts_line(facts: Mapping[str, Any]) -> str:
+    """Write what was noted with a checkpoint in one line; its environment is left to ``--json`` and ``bitproof diff``."""
+    return "  ".join(f"{name}={value}" for name, value in facts.items() if name != "environment")
 
 
 def show_checkpoints(found: "CheckpointDifference", *, as_json: bool, verbose: bool) -> None:

@@ -75,9 +75,9 @@ class _Leg:
         self._log = log
         self._total = total
         self._elapsed = 0.0
-        self._steps = 0
+        self._steps: int | None = 0
 
-    def tick(self, elapsed: float, steps: int) -> None:
+    def tick(self, elapsed: float, steps: int | None) -> None:
         """Show how far it is."""
         self._elapsed, self._steps = elapsed, steps
         self._line.draw()
@@ -99,4 +99,5 @@ class _Leg:
             return f"{self.name}: starting"
         of = f" of {self._total}" if self._total else ""
         quiet = f", printed nothing for {self.silence:.0f} s" if self.silence > _QUIET else ""
-        return f"{self.name}: {self._steps}{of} steps, {self._elapsed:.0f} s{quiet}"
+        steps = f"{self._steps}{of} steps, " if self._steps is not None else ""
+        return f"{self.name}: {steps}{self._elapsed:.0f} s{quiet}"

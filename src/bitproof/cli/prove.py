@@ -50,6 +50,13 @@ def prove(
     jobs: Annotated[
         int, typer.Option("--jobs", "-j", metavar="N", min=1, help="Run N trials at the same time; needs {out}.")
     ] = 1,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="Set in every leg what makes PyTorch repeat.")
+    ] = False,
+    seed: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="With --deterministic: seed every generator, too, before the script."),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON and nothing else.")] = False,
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page with pictures.")] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print all evidence.")] = False,
@@ -73,6 +80,7 @@ def prove(
     """
     from bitproof.cli.output import check_page, show  # noqa: PLC0415  # --help must be quick
     from bitproof.cli.progress import ProgressLine  # noqa: PLC0415
+    from bitproof.determinism import chosen  # noqa: PLC0415
     from bitproof.prove import plan  # noqa: PLC0415
     from bitproof.prove.options import Options  # noqa: PLC0415
     from bitproof.prove.prove import prove as run  # noqa: PLC0415
@@ -92,6 +100,7 @@ def prove(
         timeout=timeout,
         control=not no_control,
         jobs=jobs,
+        deterministic=chosen(deterministic=deterministic, seed=seed),
     )
     verdict = run(options, ProgressLine(quiet=quiet))
     show(verdict, as_json=json, page=html, verbose=verbose)

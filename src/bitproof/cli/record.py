@@ -23,6 +23,13 @@ def record(
     every: Annotated[
         int, typer.Option(min=1, help="Beyond the latest 1,000 steps, keep per-tensor digests of each N-th step.")
     ] = 100,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="Set what makes PyTorch repeat, from the start of each process.")
+    ] = False,
+    seed: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="With --deterministic: seed every generator, too, before the script."),
+    ] = None,
 ) -> None:
     """Record the trail of any training command, unchanged.
 
@@ -34,13 +41,17 @@ def record(
       bitproof record -o a.trail -- torchrun --nproc-per-node 2 train.py
 
       bitproof record -o a.trail --append -- python train.py --resume
+
+      bitproof record -o a.trail --deterministic --seed 0 -- python train.py
     """
+    from bitproof.determinism import chosen  # noqa: PLC0415  # --help must be quick
     from bitproof.trail.launch import check_command, child_environment, why_nothing  # noqa: PLC0415  # --help must be quick
     from bitproof.trail.reader import claim_folder, read_trail  # noqa: PLC0415
 
+    choice = chosen(deterministic=deterministic, seed=seed)
     check_command(command)
     leg = claim_folder(output, append=append, force=force)
-    status = _run(command, child_environment(output, leg=leg, every=every))
+    status = _run(command, child_environment(output, leg=leg, every=every, deterministic=choice))
     if any(output.glob(f"leg-{leg:03d}.*")):
         legs = [found for found in read_trail(output).legs if found.number == leg]
         ranks = f" on {len(legs)} ranks" if len(legs) > 1 else ""

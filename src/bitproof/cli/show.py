@@ -20,7 +20,7 @@ def show(
       bitproof show runs/digits --step 120
       bitproof show runs/digits --history
     """
-    from bitproof.cli.output import print_json, print_lines  # noqa: PLC0415  # --help must be quick
+    from bitproof.cli.output import facts_line, print_json, print_lines  # noqa: PLC0415  # --help must be quick
     from bitproof.run.checkpoints import opened  # noqa: PLC0415
     from bitproof.run.proof import Legs  # noqa: PLC0415
     from bitproof.store import Store  # noqa: PLC0415
@@ -39,7 +39,7 @@ def show(
         }
         print_json({"format": 1, "checkpoint": checkpoint.commit, "tensors": described, "legs": legs})
         return
-    facts = "  ".join(f"{name}={value}" for name, value in checkpoint.facts.items())
+    facts = facts_line(checkpoint.facts)
     lines = [f"step {checkpoint.step}, saved at {checkpoint.commit.saved_at}  {facts}"]
     lines += [f"  {name}  {str(d).removeprefix('torch.')}{list(shape)}" for name, (d, shape, _) in tensors.items()]
     print_lines([*lines, "legs:", *(f"  {leg}" for leg in legs)])

@@ -12,6 +12,7 @@ from bitproof.prove.orders import STEPS_AFTER_SIGNAL, Orders, Touched, Writer, a
 from bitproof.prove.process import Reached, ReachedKind
 from bitproof.prove.writers import watch_files
 from bitproof.trail.attach import attach_for_life
+from bitproof.trail.launch import make_deterministic
 from bitproof.trail.recorder import Recorder
 from bitproof.trail.settings import Settings
 from bitproof.trail.site import user_line
@@ -25,6 +26,7 @@ def attach(settings: Mapping[str, Any]) -> None:
         # Before the recorder, so that its probe sees a file as saved only if it was.
         watch_files([Path(folder) for folder in orders.outputs], agent)
     recorder = attach_for_life(Settings(Path(settings["trail"]), settings["leg"], settings["every"]))
+    make_deterministic(settings)
     agent.recorder = recorder
     recorder.on_boundary = agent.boundary
     recorder.on_work = agent.work_begins

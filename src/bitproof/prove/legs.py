@@ -25,8 +25,8 @@ from bitproof.trail.records import Event
 class LegWatcher(Protocol):
     """Is told how one leg goes."""
 
-    def tick(self, elapsed: float, steps: int) -> None:
-        """It has taken ``steps`` steps after ``elapsed`` seconds."""
+    def tick(self, elapsed: float, steps: int | None) -> None:
+        """It has taken ``steps`` steps after ``elapsed`` seconds; None where they are not counted."""
 
     def end(self, finished: Finished) -> None:
         """It has ended."""
@@ -104,7 +104,11 @@ def run_leg(proof: Proof, name: str, place: Path, command: Sequence[str], leg: i
     start = Start(
         command=outputs.fill(command, out),
         environment=child_environment(
-            trail, leg=leg, agent="bitproof.prove.agent:attach", extra={"orders": msgspec.to_builtins(orders)}
+            trail,
+            leg=leg,
+            agent="bitproof.prove.agent:attach",
+            extra={"orders": msgspec.to_builtins(orders)},
+            deterministic=proof.options.deterministic,
         ),
         log=place / f"leg-{leg}.log",
         control=control,

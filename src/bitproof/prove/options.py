@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bitproof.determinism import Choice
 from bitproof.errors import UsageError
 from bitproof.prove import outputs, plan
 from bitproof.prove.process import GRACE
@@ -30,6 +31,7 @@ class Options:
         control: repeat the reference before a cause is called certain.
         jobs: trials that run at the same time.
         grace: seconds for a leg to end by itself after a signal.
+        deterministic: what to set in every leg.
     """
 
     command: Sequence[str]
@@ -46,6 +48,7 @@ class Options:
     control: bool = True
     jobs: int = 1
     grace: float = GRACE
+    deterministic: Choice | None = None
 
     @property
     def tears(self) -> bool:

@@ -244,13 +244,20 @@ def command(verdict: Verdict) -> str:
 
 def checkpoint_lines(found: "CheckpointDifference", *, verbose: bool) -> list[str]:
     """Say how two checkpoints differ, a line a tensor."""
+    settings = [f"  {printable(d.key)}: {_pair(d.reference, d.other)}" for d in found.environment]
+    if settings:
+        settings.insert(0, "saved in environments that differ:")
     if found.verdict == "identical":
-        return [f"identical: all {found.tensors} tensors have the same names, dtypes, shapes and bytes"]
+        return [f"identical: all {found.tensors} tensors have the same names, dtypes, shapes and bytes", *settings]
     shown = found.differences if verbose else found.differences[:_TENSORS_SHOWN]
     lines = [f"different: {len(found.differences)} of {found.tensors} tensors"]
     lines += [f"  {printable(d.name)}: {_tensor_difference(d)}" for d in shown]
     left = len(found.differences) - len(shown)
-    return [*lines, f"  and {left} more; --verbose lists them"] if left else lines
+    return [*lines, *([f"  and {left} more; --verbose lists them"] if left else []), *settings]
+
+
+def _pair(first: object, second: object) -> str:
+    return f"{value(first)} in the first, {value(second)} in the second"
 
 
 def _tensor_difference(found: "TensorDifference") -> str:

@@ -11,7 +11,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from bitproof import state
+from bitproof import environment, state
+from bitproof.environment import Difference
 from bitproof.errors import CheckpointCorruptError, CheckpointNotFoundError, UsageError
 from bitproof.run.agreement import SAVE, held, shared
 from bitproof.run.ranks import folders
@@ -51,6 +52,8 @@ class CheckpointDifference(msgspec.Struct, frozen=True, kw_only=True):
     """Names in either."""
     identical: int
     differences: list[TensorDifference]
+    environment: list[Difference] = []
+    """How the environments differ in which two checkpoints of runs were saved; it decides nothing."""
 
 
 def is_checkpoint(path: Path) -> bool:
@@ -86,7 +89,15 @@ def compare(first: Path, second: Path) -> CheckpointDifference:
         tensors=len(names),
         identical=len(names) - len(found),
         differences=found,
+        environment=_environments_differ(*opened),
     )
+
+
+def _environments_differ(*opened: Checkpoint | Mapping[str, torch.Tensor]) -> list[Difference]:
+    """Compare the environments that two checkpoints of runs were saved in, where both tell."""
+    told = [one.facts.get("environment") for one in opened if isinstance(one, Checkpoint)]
+    both = [found for found in told if isinstance(found, dict)]
+    return environment.compare(*both) if len(both) == len(opened) else []
 
 
 def export(store: Store, target: Path, *, step: int | None = None, part: str = "model") -> int:

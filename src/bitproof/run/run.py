@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 import torch
 
-from bitproof import state
+from bitproof import environment, state
 from bitproof.errors import RunError, StoreError, UsageError
 from bitproof.run.agreement import check_places
 from bitproof.run.every import Every
@@ -391,6 +391,7 @@ class Run:
         document, tensors = state.encode(tree)
         self._resumed = None  # its files may be pruned now
         facts = {"epoch": self._place.epoch} | (self._logged if self._logged_at == step else {})
+        facts["environment"] = environment.describe()
         committed = saving(str(self._home), "bitproof.Run", {"parts": tree["parts"]})
         self._saving.save(document, tensors, step=step, facts=facts, committed=committed)
 

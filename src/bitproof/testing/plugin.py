@@ -121,7 +121,7 @@ class _Silent:
         del name, log, total
         return self
 
-    def tick(self, elapsed: float, steps: int) -> None:
+    def tick(self, elapsed: float, steps: int | None) -> None:
         del elapsed, steps
 
     def end(self, finished: Finished) -> None:

@@ -4,9 +4,11 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from bitproof.determinism import Choice, apply
 from bitproof.errors import LaunchError
 from bitproof.trail.reader import notes
 from bitproof.trail.settings import Settings
@@ -22,6 +24,7 @@ def child_environment(
     every: int = 100,
     agent: str = "bitproof.trail.launch:attach_recorder",
     extra: Mapping[str, Any] | None = None,
+    deterministic: Choice | None = None,
 ) -> dict[str, str]:
     """Return the environment in which a command records.
 
@@ -31,11 +34,17 @@ def child_environment(
         every: beyond the latest 1,000 steps, details are kept for each ``every``-th step.
         agent: ``module:function`` that is given the settings in each process that imports torch.
         extra: further settings for the agent, as JSON values.
+        deterministic: what to set in each process: variables from its start, the rest when torch is imported.
     """
     settings = {"agent": agent, "trail": str(trail.resolve()), "leg": leg, "every": every, **(extra or {})}
+    variables = {}
+    if deterministic is not None:
+        settings["deterministic"] = asdict(deterministic)
+        variables = deterministic.variables(os.environ)
     path = os.environ.get("PYTHONPATH")
     return {
         **os.environ,
+        **variables,
         "PYTHONPATH": f"{INJECT}{os.pathsep}{path}" if path else str(INJECT),
         VARIABLE: json.dumps(settings),
     }
@@ -46,6 +55,16 @@ def attach_recorder(settings: Mapping[str, Any]) -> None:
     from bitproof.trail.attach import attach_for_life  # noqa: PLC0415  # imports torch, and the launcher must not
 
     attach_for_life(Settings(Path(settings["trail"]), settings["leg"], settings["every"]))
+    make_deterministic(settings)
+
+
+def make_deterministic(settings: Mapping[str, Any]) -> None:
+    """Set in a process that has just imported torch what :func:`child_environment` was told to, if anything.
+
+    After the recorder is attached, so that the trail has the seeds.
+    """
+    if settings.get("deterministic") is not None:
+        apply(Choice(**settings["deterministic"]))
 
 
 def check_command(command: Sequence[str]) -> None:

@@ -10,8 +10,14 @@ from bitproof.compare.verdict import Confidence, Divergence
 from bitproof.environment import Difference
 from bitproof.trail.records import Event, Sample, StepHead, Tensors, unpack_digests
 
-ARITHMETIC = ("torch.", "env.ATEN", "env.OMP", "env.MKL", "env.OPENBLAS", "cpu.", "package.torch", "env.NCCL", "env.CU")
+ARITHMETIC = (
+    *("torch.", "cpu.", "gpu.", "os.libc", "package.torch", "package.triton", "package.nvidia"),
+    *("env.ATEN", "env.OMP", "env.GOMP", "env.KMP", "env.MKL", "env.OPENBLAS", "env.DNNL", "env.ONEDNN"),
+    *("env.NCCL", "env.CU", "env.NVIDIA", "env.TORCH"),
+)
 """How keys of the environment begin that change what arithmetic gives."""
+_BESIDE = ("git.", "package.", "packages.")
+"""Code and packages: most changes of them touch nothing that was run."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,11 @@ class Case:
     def arithmetic_differs(self) -> bool:
         """Whether settings differ that change what arithmetic gives."""
         return any(d.key.startswith(ARITHMETIC) for d in self.environment)
+
+    @property
+    def settings_differ(self) -> bool:
+        """Whether settings differ that may have led here; changed code and most packages are no settings."""
+        return any(d.key.startswith(ARITHMETIC) or not d.key.startswith(_BESIDE) for d in self.environment)
 
     @property
     def at_seam(self) -> bool:

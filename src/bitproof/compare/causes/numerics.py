@@ -57,7 +57,7 @@ def settings(case: Case) -> Iterator[Made]:
 
 def hash_order(case: Case) -> Iterator[Made]:
     """Suspect the order of sets, where an unseeded hash is the only thing that can differ."""
-    if case.environment or case.facet not in {"batch", "optimizer", "weights", "gradients"} or case.resumed:
+    if case.settings_differ or case.facet not in {"batch", "optimizer", "weights", "gradients"} or case.resumed:
         return
     one = case.reference.legs[0].leg
     probes = one.meta.get("hash_probe"), case.leg.leg.meta.get("hash_probe")
@@ -86,7 +86,7 @@ def recompute(case: Case) -> Iterator[Made]:
 
 def nondeterministic(case: Case) -> Iterator[Made]:
     """Suspect an operation, where equal inputs gave other outputs and nothing else explains it."""
-    if case.facet not in {"loss", "gradients", "weights", "buffers", "optimizer"} or case.environment:
+    if case.facet not in {"loss", "gradients", "weights", "buffers", "optimizer"} or case.settings_differ:
         return
     if case.resumed and (case.controlled or (case.at_seam and case.facet not in {"loss", "gradients"})):
         return  # the command repeats bit for bit, so this is nothing that changes from run to run
