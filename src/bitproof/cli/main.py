@@ -8,7 +8,7 @@ from types import FrameType
 import typer
 
 from bitproof.__about__ import __version__
-from bitproof.cli import causes, data, diff, export, gc, ls, prove, record, restore, show, verify
+from bitproof.cli import causes, data, diff, export, facts, gc, ls, prove, quiz, record, restore, show, verify
 from bitproof.cli.command import add
 from bitproof.errors import BitproofError
 
@@ -65,6 +65,8 @@ for _function in (
     export.export,
     gc.gc,
     causes.causes,
+    facts.facts,
+    quiz.quiz,
 ):
     add(app, _function)
 app.add_typer(data.app, name="data")
