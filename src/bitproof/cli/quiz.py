@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,6 +23,9 @@ def quiz(
     count: Annotated[
         int | None, typer.Option(min=1, help=f"Questions; by default {_COUNT}, or all with --json.")
     ] = None,
+    other_python: Annotated[
+        Path | None, typer.Option("--other-python", metavar="PATH", help="An interpreter with another torch, for D3.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the questions as JSON and nothing else.")] = False,
 ) -> None:
     """Ask about the facts; the right answer is what just ran on this machine.
@@ -36,14 +40,16 @@ def quiz(
     from bitproof.cli.output import console, print_json, reader_may_leave  # noqa: PLC0415
     from bitproof.cli.progress import Passing  # noqa: PLC0415
     from bitproof.facts.quiz import Asked, draw, facts_of, put, read  # noqa: PLC0415
-    from bitproof.facts.running import Trials  # noqa: PLC0415
+    from bitproof.facts.running import Trials, check_other_python  # noqa: PLC0415
     from bitproof.report.quiz import Screen  # noqa: PLC0415
     from bitproof.report.terminal import Page  # noqa: PLC0415
 
     language = read(lang)
     seed = random.randrange(1_000_000) if seed is None else seed
     questions = draw(seed, topic=topic, difficulty=difficulty)
-    with reader_may_leave(), Trials(facts_of(questions)) as trials, Passing() as passing:
+    facts = facts_of(questions)
+    check_other_python(facts, other_python)
+    with reader_may_leave(), Trials(facts, other_python=other_python) as trials, Passing() as passing:
 
         def asked(question: "Question") -> "Asked | LeftOut":
             passing.show(language.words.wait)
@@ -54,7 +60,14 @@ def quiz(
         if not json:
             screen = Screen(Page(console()), language.words)
             score = _play(screen, map(asked, questions), min(count or _COUNT, len(questions)))
-            options = {"--topic": topic, "--difficulty": difficulty, "--lang": lang, "--seed": seed, "--count": count}
+            options = {
+                "--topic": topic,
+                "--difficulty": difficulty,
+                "--lang": lang,
+                "--seed": seed,
+                "--count": count,
+                "--other-python": other_python,
+            }
             said = [f"{name} {value}" for name, value in options.items() if value is not None]
             screen.score(score, " ".join(["bitproof quiz", *said]))
             return

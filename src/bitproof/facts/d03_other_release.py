@@ -14,7 +14,8 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 losses = []
 for step in range(20):
     optimizer.zero_grad()
-    loss = (model(torch.randn(8, 32, 16)).mean(1) - torch.randn(8, 1)).square().mean()
+    inputs = torch.randn(8, 32, 16).sinh()
+    loss = (model(inputs).mean(1) - torch.randn(8, 1)).square().mean()
     loss.backward()
     optimizer.step()
     losses.append(loss.item())
@@ -42,13 +43,17 @@ def _judge(v: Values) -> tuple[Verdict, str]:
     first = next((step for step, (one, two) in enumerate(pairs, 1) if one != two), None)
     if first is not None:
         one, two = pairs[first - 1]
+        count = sum(one != two for one, two in pairs)
         return "holds", (
-            f"With the same seed, {releases} part at step {first} of {len(pairs)}: loss {one!r} against {two!r}; "
-            f"at the last step it is {pairs[-1][0]!r} against {pairs[-1][1]!r}."
+            f"With the same seed, {releases} part at step {first} of {len(pairs)}: loss {one!r} against {two!r}. {count} losses "
+            f"differ, and the weights at the end add up to {v['weights']!r} against {other['weights']!r}."
         )
     same = v["weights"] == other["weights"]
     rest = "and so are the weights." if same else "and the weights at the end differ."
-    return holds_if(not same), f"With {releases} all {len(pairs)} losses of this program are the same bits, {rest}"
+    return holds_if(not same), (
+        f"With {releases} all {len(pairs)} losses of this program are the same bits, {rest} Another program may use an operation "
+        "that changed."
+    )
 
 
 FACT = Fact(

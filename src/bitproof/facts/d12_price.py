@@ -41,7 +41,7 @@ def _judge(v: Values) -> tuple[Verdict, str]:
     middle = len(v["ratios"]) // 4
     seen = (
         f"{v['without']:,.0f} steps a second without the deterministic setting, {v['with_it']:,.0f} with it: {v['ratio']:.2f} times "
-        f"the time (half of {len(v['ratios'])} rounds: {v['ratios'][middle]:.2f} to {v['ratios'][-1 - middle]:.2f}), and "
+        f"the time (middle half of {len(v['ratios'])} rounds: {v['ratios'][middle]:.2f} to {v['ratios'][-1 - middle]:.2f}), and "
         f"{v['ratio_unfilled']:.2f} without its filling of fresh memory. Another script has another price."
     )
     return holds_if(v["ratio"] > NOTICEABLE), seen

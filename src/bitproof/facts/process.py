@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import traceback
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,8 @@ from bitproof.facts import program
 
 PATIENCE = 60.0
 """Seconds that one fact may take."""
+_OTHER_PATIENCE = 180.0
+"""Seconds that it may take if a second interpreter imports its torch too."""
 _ANSWER = "answer.json"
 _OTHER_ANSWER = "other.json"
 _NOT_PASSED_ON = ("PYTHONPATH", "PYTHONHOME")
@@ -32,9 +33,11 @@ def main() -> None:
     folder = Path(sys.argv[1])
     # Slow imports, shared by all facts. No operation may run here: a pool of threads would not survive a fork.
     import numpy as np  # noqa: F401, PLC0415
-    import torch._dynamo  # noqa: F401, PLC0415  # what torch.optim imports at its first use
+    import torch  # noqa: PLC0415
 
     for job in json.loads((folder / "jobs.json").read_text("utf-8")):
+        if "torch.optim" in job["program"]:
+            import torch._dynamo  # noqa: F401, PLC0415  # what torch.optim imports at its first use, in seconds
         answer = _in_fork(job, folder / job["id"])
         sys.stdout.write(json.dumps({"id": job["id"], **answer}) + "\n")
         sys.stdout.flush()
@@ -49,7 +52,8 @@ def _in_fork(job: dict[str, Any], folder: Path) -> dict[str, Any]:
         _try(job, folder)
     with contextlib.suppress(PermissionError, ProcessLookupError):  # it has done so itself already
         os.setpgid(child, child)
-    ended = _wait(child, folder.parent)
+    patience = _OTHER_PATIENCE if job["other_python"] else PATIENCE
+    ended = _wait(child, folder.parent, patience)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
@@ -57,18 +61,17 @@ def _in_fork(job: dict[str, Any], folder: Path) -> dict[str, Any]:
     if answer.is_file():
         return dict(json.loads(answer.read_text("utf-8")))
     if not ended:
-        return {"error": f"it took more than {PATIENCE:.0f} s"}
+        return {"error": f"it took more than {patience:.0f} s"}
     if os.WIFSIGNALED(status):
         return {"error": f"its process was ended by {signal.Signals(os.WTERMSIG(status)).name}"}
     return {"error": f"its process ended with status {os.waitstatus_to_exitcode(status)}"}
 
 
-def _wait(child: int, folder: Path) -> bool:
+def _wait(child: int, folder: Path, patience: float) -> bool:
     """Wait until a child has ended; False if that took too long. Nobody waits any more if standard input ends."""
-    deadline = time.monotonic() + PATIENCE
     ending = os.pidfd_open(child)
     try:
-        readable, _, _ = select.select([ending, 0], [], [], max(0.0, deadline - time.monotonic()))
+        readable, _, _ = select.select([ending, 0], [], [], patience)
     finally:
         os.close(ending)
     if 0 in readable and ending not in readable:

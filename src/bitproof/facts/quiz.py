@@ -1,15 +1,16 @@
 """Facts as questions: four options, of which the right one is what just ran."""
 
 import random
+import string
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
 from bitproof.errors import UsageError
-from bitproof.facts.catalogue import BY_ID
+from bitproof.facts.catalogue import BY_ID, choose
 from bitproof.facts.fact import Fact, Outcome, Topic, Verdict
 
 LANGUAGES: Final = ("en", "tr", "ru")
@@ -167,15 +168,14 @@ def draw(seed: int, *, topic: str | None = None, difficulty: int | None = None) 
     """Return the questions of a topic and difficulty, shuffled.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is no such topic, or no question of that difficulty about it.
     """
+    facts = choose(topic=topic)
     found = [
-        question
-        for question in QUESTIONS
-        if topic in {None, question.fact.topic} and difficulty in {None, question.fact.difficulty}
+        question for question in QUESTIONS if question.fact in facts and difficulty in {None, question.fact.difficulty}
     ]
     if not found:
-        msg = f"there is no question about {topic} of difficulty {difficulty}. Leave out --topic or --difficulty."
+        msg = f"there is no question about {topic} of difficulty {difficulty}. Leave out --difficulty."
         raise UsageError(msg)
     random.Random(f"questions {seed}").shuffle(found)
     return found
@@ -193,8 +193,20 @@ def put(question: Question, outcome: Outcome, language: Language, seed: int) -> 
         Option(option, number == right, why if as_written else "") for number, (option, why) in enumerate(text.options)
     ]
     random.Random(f"options {seed} {question.id}").shuffle(options)
-    seen = text.seen.format_map(outcome.values)
+    seen = _Formatter().vformat(text.seen, (), outcome.values)
     return Asked(question.id, fact.id, fact.topic, fact.difficulty, text.ask, tuple(options), seen)
+
+
+class _Formatter(string.Formatter):
+    """Writes lists and dicts without brackets."""
+
+    def format_field(self, value: Any, format_spec: str) -> Any:
+        """Return a value as text."""
+        if isinstance(value, dict):
+            return "; ".join(f"{key}: {self.format_field(inner, '')}" for key, inner in value.items()) or "–"
+        if isinstance(value, (list, tuple)):
+            return ", ".join(self.format_field(inner, "") for inner in value) or "–"
+        return super().format_field(value, format_spec)
 
 
 def facts_of(questions: Iterable[Question]) -> list[Fact]:
