@@ -44,8 +44,8 @@ FACT = Fact(
     statement="The number of intra-op threads changes a float32 sum: each thread adds up its own part.",
     snippet=SNIPPET,
     remedy=(
-        "Fix the number of threads (`OMP_NUM_THREADS`, `torch.set_num_threads`) for all legs of a run. It is recorded in every "
-        "trail, and a change is named as `environment-changed`."
+        "Fix the number of threads (`OMP_NUM_THREADS`, `torch.set_num_threads`) for all legs of a run. It is in every trail, "
+        "and `bitproof diff` names a change (`environment-changed`)."
     ),
     judge=_judge,
 )

@@ -2,29 +2,30 @@
 
 from bitproof.facts.fact import Fact, Values, Verdict, holds_if
 
-SNIPPET = """\
+SNIPPET = '''\
 import os
 import subprocess
 import sys
 
-program = '''
+program = """
 import torch
 
 torch.manual_seed(0)
 torch.set_num_threads(1)
 numbers = torch.randn(1_000_000)
 print(torch.backends.cpu.get_cpu_capability(), numbers.sum().item(), numbers.exp().sum().item())
-'''
+"""
 
 
 def start(**setting):
-    return subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=os.environ | setting)
+    command = [sys.executable, "-c", program]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | setting)
 
 
 started = [start(), start(ATEN_CPU_CAPABILITY="default")]
 best, plain = (process.communicate()[0].split() for process in started)
 print(best, plain)
-"""
+'''
 
 
 def _judge(v: Values) -> tuple[Verdict, str]:
@@ -52,8 +53,8 @@ FACT = Fact(
     ),
     snippet=SNIPPET,
     remedy=(
-        "Resume on the same kind of CPU, or set `ATEN_CPU_CAPABILITY` to what all your machines have. The capability is in every "
-        "trail, and a change is named as `environment-changed`."
+        "Resume on the same kind of CPU, or set `ATEN_CPU_CAPABILITY` to what all your machines have. It is in every trail, and "
+        "`bitproof diff` names a change (`environment-changed`)."
     ),
     judge=_judge,
 )

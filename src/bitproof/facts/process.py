@@ -14,14 +14,10 @@ import subprocess
 import sys
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from bitproof.facts import program
 
-PATIENCE = 60.0
-"""Seconds that one fact may take."""
-_OTHER_PATIENCE = 180.0
-"""Seconds that it may take if a second interpreter imports its torch too."""
 _ANSWER = "answer.json"
 _OTHER_ANSWER = "other.json"
 _NOT_PASSED_ON = ("PYTHONPATH", "PYTHONHOME")
@@ -39,8 +35,11 @@ def main() -> None:
         if "torch.optim" in job["program"]:
             import torch._dynamo  # noqa: F401, PLC0415  # what torch.optim imports at its first use, in seconds
         answer = _in_fork(job, folder / job["id"])
-        sys.stdout.write(json.dumps({"id": job["id"], **answer}) + "\n")
-        sys.stdout.flush()
+        try:
+            sys.stdout.write(json.dumps({"id": job["id"], **answer}) + "\n")
+            sys.stdout.flush()
+        except BrokenPipeError:
+            _abandon(folder)
         shutil.rmtree(folder / job["id"])
 
 
@@ -52,8 +51,7 @@ def _in_fork(job: dict[str, Any], folder: Path) -> dict[str, Any]:
         _try(job, folder)
     with contextlib.suppress(PermissionError, ProcessLookupError):  # it has done so itself already
         os.setpgid(child, child)
-    patience = _OTHER_PATIENCE if job["other_python"] else PATIENCE
-    ended = _wait(child, folder.parent, patience)
+    ended = _wait(child, folder.parent, job["patience"])
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
@@ -61,7 +59,7 @@ def _in_fork(job: dict[str, Any], folder: Path) -> dict[str, Any]:
     if answer.is_file():
         return dict(json.loads(answer.read_text("utf-8")))
     if not ended:
-        return {"error": f"it took more than {patience:.0f} s"}
+        return {"error": f"it took more than {job['patience']:g} s"}
     if os.WIFSIGNALED(status):
         return {"error": f"its process was ended by {signal.Signals(os.WTERMSIG(status)).name}"}
     return {"error": f"its process ended with status {os.waitstatus_to_exitcode(status)}"}
@@ -76,9 +74,14 @@ def _wait(child: int, folder: Path, patience: float) -> bool:
         os.close(ending)
     if 0 in readable and ending not in readable:
         os.killpg(child, signal.SIGKILL)
-        shutil.rmtree(folder, ignore_errors=True)
-        os._exit(1)
+        _abandon(folder)
     return bool(readable)
+
+
+def _abandon(folder: Path) -> NoReturn:
+    """Clean up and end: whoever asked is gone, and can do neither."""
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(1)
 
 
 def _try(job: dict[str, Any], folder: Path) -> None:

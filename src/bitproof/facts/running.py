@@ -15,6 +15,10 @@ from bitproof.errors import LaunchError, UsageError
 from bitproof.facts.fact import Fact, Outcome
 from bitproof.prove.process import MARKER, kill_tree, last_lines
 
+PATIENCE = 60.0
+"""Seconds that one fact may take."""
+_OTHER_PATIENCE = 180.0
+"""Seconds that it may take if a second interpreter imports its torch too."""
 _CHECK_PATIENCE = 30.0
 
 
@@ -26,10 +30,12 @@ class Trials:
     Args:
         facts: to try, in this order.
         other_python: a second interpreter, for facts that compare two.
+        patience: seconds that one fact may take.
     """
 
-    def __init__(self, facts: Sequence[Fact], *, other_python: Path | None = None) -> None:
+    def __init__(self, facts: Sequence[Fact], *, other_python: Path | None = None, patience: float = PATIENCE) -> None:
         self._facts = facts
+        self._patience = patience
         self._other_python = other_python
         self._answers: dict[str, dict[str, Any]] = {}
         self._marker = f"facts.{uuid.uuid4().hex}"
@@ -70,14 +76,7 @@ class Trials:
         return Outcome(verdict, seen, {} if verdict == "cannot-be-tried" else answer["values"])
 
     def _start(self, folder: Path) -> "subprocess.Popen[bytes]":
-        jobs = [
-            {
-                "id": fact.id,
-                "program": fact.program,
-                "other_python": str(self._other_python) if fact.other_python and self._other_python else None,
-            }
-            for fact in self._facts
-        ]
+        jobs = [self._job(fact) for fact in self._facts]
         (folder / "jobs.json").write_text(json.dumps(jobs), "utf-8")
         with (folder / "errors.txt").open("wb") as errors:
             return subprocess.Popen(
@@ -89,6 +88,11 @@ class Trials:
                 stderr=errors,
                 start_new_session=True,  # a terminal's Ctrl-C is for the process that prints
             )
+
+    def _job(self, fact: Fact) -> dict[str, Any]:
+        other = str(self._other_python) if fact.other_python and self._other_python else None
+        patience = _OTHER_PATIENCE if other else self._patience
+        return {"id": fact.id, "program": fact.program, "other_python": other, "patience": patience}
 
     def _next(self) -> dict[str, Any]:
         assert self._process.stdout is not None
