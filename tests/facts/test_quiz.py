@@ -121,7 +121,7 @@ def test_what_is_filled_in_is_there() -> None:
             for node in ast.walk(ast.parse(question.fact.program))
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
         }
-        shown = {str(name).partition("[")[0] for name in _fields(read("en").questions[question.id].seen) if name}
+        shown = {name.partition("[")[0] for name in _fields(read("en").questions[question.id].seen)}
         assert shown, question.id
         assert shown <= left | ({"other"} if question.fact.other_python else set()), question.id
 
@@ -133,8 +133,8 @@ def test_every_fact_is_asked_about() -> None:
     assert {question.fact.id for question in QUESTIONS} == {fact.id for fact in FACTS}
 
 
-def _fields(template: str) -> set[str | None]:
-    return {name for _, name, _, _ in string.Formatter().parse(template)}
+def _fields(template: str) -> set[str]:
+    return {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
 
 
 @pytest.mark.parametrize("name", LANGUAGES)
@@ -238,21 +238,23 @@ class _Anything(dict[str, object]):
 
 
 def test_on_a_pipe(tmp_path: Path) -> None:
-    """Answers are read line by line from a pipe too; what is no answer is asked again; the end of the pipe ends with the score."""
-    right, _ = _right("en", 0)
-    wrong = "2" if right == "a" else "1"
-    answer = bitproof("quiz", *EASY, cwd=tmp_path, input=f"\nwhat?\n{right.upper()}\n{wrong}\n")
-    assert (answer.status, answer.err) == (0, "")
-    assert answer.out.count("a–d or 1–4 answers, q ends.") in {
-        3,
-        4,
-    }  # at the start, and for each line that is no answer
-    assert "✓ Right. " in answer.out
-    assert "Checkpoints: " in answer.out
-    assert answer.out.endswith(
-        "The same questions again: bitproof quiz --topic checkpoints --difficulty 1 --lang en --seed 5\n"
-    )
-    assert "\x1b" not in answer.out
+    """Answers are read line by line from a pipe too; what is none is asked for again; the pipe's end ends with the score."""
+    letters = [_right("en", number)[0] for number in range(2)]
+    wrong = "dcba"["abcd".index(letters[1])]
+    lines = [b"", b"what?", b"\xff\xfe", letters[0].upper().encode(), str("abcd".index(wrong) + 1).encode(), b""]
+    words = [sys.executable, "-m", "bitproof", "quiz", *EASY]
+    done = subprocess.run(words, cwd=tmp_path, input=b"\n".join(lines), capture_output=True, timeout=200, check=False)
+    said = done.stdout.decode()
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert (
+        said.count("a–d or 1–4 answers, q ends.") == 4
+    )  # at the start, and for each of three lines that are no answer
+    assert said.count("✓ Right. ") == 1
+    assert f"✗ {wrong}) " in said
+    assert f"No. The right answer is {letters[1]}. " in said
+    assert "Determinism: 1 of 2\nTogether: 1 of 2\n" in said
+    assert said.endswith(f"The same questions again: bitproof quiz {' '.join(EASY[:4])} --lang en --seed 5\n")
+    assert "\x1b" not in said
 
 
 def test_nothing_answered() -> None:

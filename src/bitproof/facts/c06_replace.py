@@ -65,8 +65,8 @@ FACT = Fact(
     ),
     snippet=SNIPPET,
     remedy=(
-        "`bitproof.store.Store` writes beside, syncs, verifies and then commits. `bitproof prove --kill during-save:every` kills "
-        "your script in the middle of each file that it writes."
+        "`bitproof.store.Store` writes beside, syncs, verifies and then commits. With "
+        "`--kill during-save:every`, `bitproof prove` kills your script in the middle of each file that it writes."
     ),
     judge=_judge,
 )

@@ -18,7 +18,7 @@ sources = {  # how to draw, read the state, put it back
 
 
 def draw():
-    return {name: source[0]() for name, source in sources.items()}
+    return {name: take() for name, (take, _, _) in sources.items()}
 
 
 def seed():
@@ -28,11 +28,12 @@ def seed():
 def differing(restored):  # the streams that differ after a resume that puts these states back
     seed()
     draw()
-    states = {name: source[1]() for name, source in sources.items()}
+    states = {name: state() for name, (_, state, _) in sources.items()}
     uninterrupted = draw()
     seed()  # a new process
     for name in restored:
-        sources[name][2](states[name])
+        _, _, put_back = sources[name]
+        put_back(states[name])
     resumed = draw()
     return [name for name in sources if resumed[name] != uninterrupted[name]]
 
