@@ -133,26 +133,27 @@ _INTRODUCTION = """\
 
 What is said about PyTorch and reproducible training, and whether it holds on your machine:
 
-```
+```bash
 bitproof facts
 bitproof facts D7 C7
 bitproof facts --topic checkpoints
-bitproof facts D3 --other-python /path/to/python
 ```
+
+`bitproof facts D3 --other-python PATH` compares with a second interpreter, which holds another release of PyTorch.
 
 Each fact runs the code that it shows, in a process of its own, and judges by the values that the code leaves behind. The
 answer is `holds`, `does-not-hold` or `cannot-be-tried`, with what was seen or why. A claim that does not hold is no error: the
 exit status is 0 if all could be run, 2 if the command line is wrong. Nothing is left behind. With an id, the code and
 the remedy are printed too; `--json` prints everything for machines:
 
-```json
+```text
 {"format": 1, "facts": [{"id": "D7", "verdict": "holds", "seen": "…", "statement": "…", "topic": "determinism",
                          "difficulty": 2, "snippet": "…", "remedy": "…"}]}
 ```
 
 `bitproof quiz` asks the same as questions with four options, in English, Turkish or Russian (`--lang`), and counts by topic:
 
-```
+```bash
 bitproof quiz
 bitproof quiz --lang tr --topic checkpoints --difficulty 2 --count 5
 ```
