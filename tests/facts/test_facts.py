@@ -1,6 +1,7 @@
 """The facts: what is seen here, and what the verdict would be if it were otherwise."""
 
 import ast
+import io
 import json
 import os
 import re
@@ -12,12 +13,15 @@ from typing import Any, Literal
 
 import msgspec
 import pytest
+from rich.console import Console
 
 from bitproof.errors import LaunchError, UsageError
 from bitproof.facts import c02_schedule
 from bitproof.facts.catalogue import BY_ID, FACTS, TITLES, choose, page
-from bitproof.facts.fact import Fact, Verdict
+from bitproof.facts.fact import Fact, Outcome, Verdict
 from bitproof.facts.running import Trials
+from bitproof.report import facts as report
+from bitproof.report.terminal import Page
 from kit.commands import Ran
 from kit.proofs import ROOT, bitproof, processes_of, wait_until
 
@@ -28,7 +32,7 @@ SEEN: dict[str, tuple[str, str]] = {
     "D3": ("cannot-be-tried", r"needs a second interpreter .* `bitproof facts D3 --other-python PATH`\."),
     "D4": (
         HOLDS,
-        r"4 processes that seeded with 0 took 1 different sequence of 16 flips; keyed by sample, they took 4\.",
+        r"Among 4 processes that seeded with 0, 1 sequence of 16 flips was found; keyed by sample, 4 were\.",
     ),
     "D5": (HOLDS, r"In (\d+) of \1 ties argmax gave the first index\."),
     "D6": (
@@ -162,7 +166,7 @@ JUDGED: list[tuple[str, dict[str, Any], str, str]] = [
         "does-not-hold",
         "all 2 losses of this program are the same",
     ),
-    ("D4", {"different": 4, "different_keyed": 4}, "does-not-hold", "took 4 different"),
+    ("D4", {"different": 4, "different_keyed": 4}, "does-not-hold", "4 sequence of 16 flips was found"),
     ("D5", {"first": 7, "tried": 8}, "does-not-hold", "In 7 of 8 ties"),
     ("D6", {"put": 1, "add": 1, "scatter": 1, "pinned": 1, "cores": 2}, "does-not-hold", "gave 1 different results"),
     ("D6", {"put": 1, "add": 1, "scatter": 1, "pinned": 1, "cores": 1}, "cannot-be-tried", "needs two cores"),
@@ -244,16 +248,22 @@ def test_the_schedule_as_first_measured() -> None:
     assert {rates[c02_schedule.NOT_LOADED]["found"][0] for rates in (step, function)} == {0.1}
 
 
-def test_some_facts_as_text(tmp_path: Path) -> None:
-    """With ids, in any case, each fact comes with code and remedy, plain in a pipe; a summary follows."""
-    answer = bitproof("facts", "d1", "C5", cwd=tmp_path)
-    assert (answer.status, answer.err) == (0, "")
-    assert answer.out.startswith("✓ D1  Addition depends on its order: holds\n")
-    for name in ("D1", "C5"):
-        assert BY_ID[name].snippet in answer.out
-        assert f"remedy: {BY_ID[name].remedy}\n" in answer.out
-    assert "2 facts: 2 hold\n" in answer.out
-    assert "\x1b" not in answer.out
+def test_facts_as_text() -> None:
+    """A fact is a few lines; with its code, code and remedy follow so that they can be copied; then it is counted."""
+    written = io.StringIO()
+    page = Page(Console(file=written))
+    report.fact(BY_ID["D1"], Outcome("holds", "0.0 and 1.0."), page, code=False)
+    report.fact(BY_ID["C10"], Outcome("does-not-hold", "All kept."), page, code=True)
+    report.summary(["holds", "does-not-hold", "holds"], page)
+    said = written.getvalue()
+    assert said.startswith(
+        f"✓ D1  {TITLES['D1']}: holds\n      {BY_ID['D1'].statement}\n      seen: 0.0 and 1.0.\n\n✗ C10 "
+    )
+    assert BY_ID["D1"].snippet not in said
+    for text in (BY_ID["C10"].snippet, BY_ID["C10"].remedy_snippet, f"remedy: {BY_ID['C10'].remedy}\n"):
+        assert text in said
+    assert "3 facts: 2 hold, 1 does not hold\n" in said
+    assert "\x1b" not in said
 
 
 @pytest.mark.parametrize(

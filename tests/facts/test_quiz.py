@@ -386,10 +386,12 @@ def test_ctrl_c(name: str, tmp_path: Path) -> None:
 
 def test_facts_at_a_terminal(tmp_path: Path) -> None:
     """At a terminal, what is being tried is said and taken away again; verdicts have colour."""
-    with Terminal(["facts", "D1"], tmp_path) as terminal:
+    with Terminal(["facts", "D1", "C5"], tmp_path) as terminal:
         assert terminal.end() == 0
-        assert "trying D1 (1 of 1): Addition depends on its order\r\x1b[K" in terminal.shown
+        assert "trying D1 (1 of 2): Addition depends on its order\r\x1b[K" in terminal.shown
         assert "\x1b[1;32m✓ D1" in terminal.shown
+        assert BY_ID["C5"].snippet.replace("\n", "\r\n") in terminal.shown
+        assert "2 facts: 2 hold" in terminal.shown
 
 
 def test_question_texts_fit_their_fact() -> None:

@@ -57,7 +57,9 @@ def quiz(
             passing.clear()
             return put(question, outcome, language, seed)
 
-        if not json:
+        if json:
+            found = [asked(question) for question in questions[:count]]
+        else:
             screen = Screen(Page(console()), language.words)
             score = _play(screen, map(asked, questions), min(count or _COUNT, len(questions)))
             options = {
@@ -70,17 +72,16 @@ def quiz(
             }
             said = [f"{name} {value}" for name, value in options.items() if value is not None]
             screen.score(score, " ".join(["bitproof quiz", *said]))
-            return
-        found = [asked(question) for question in questions[:count]]
-    print_json(
-        {
-            "format": 1,
-            "lang": lang,
-            "seed": seed,
-            "questions": [question for question in found if isinstance(question, Asked)],
-            "left_out": [question for question in found if not isinstance(question, Asked)],
-        }
-    )
+    if json:
+        print_json(
+            {
+                "format": 1,
+                "lang": lang,
+                "seed": seed,
+                "questions": [question for question in found if isinstance(question, Asked)],
+                "left_out": [question for question in found if not isinstance(question, Asked)],
+            }
+        )
 
 
 def _play(screen: "Screen", questions: Iterator["Asked | LeftOut"], count: int) -> "Score":

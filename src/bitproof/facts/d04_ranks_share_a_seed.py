@@ -41,8 +41,8 @@ different_keyed = len(set(map(tuple, keyed)))
 
 def _judge(v: Values) -> tuple[Verdict, str]:
     seen = (
-        f"4 processes that seeded with 0 took {v['different']} different sequence of 16 flips; "
-        f"keyed by sample, they took {v['different_keyed']}."
+        f"Among 4 processes that seeded with 0, {v['different']} sequence of 16 flips was found; "
+        f"keyed by sample, {v['different_keyed']} were."
     )
     return holds_if(v["different"] == 1), seen
 
