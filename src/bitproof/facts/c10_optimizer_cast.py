@@ -57,7 +57,7 @@ def _judge(v: Values) -> tuple[Verdict, str]:
 
     seen = (
         f"Beside a bfloat16 weight: {said('momentum')}; an integer counter is cast too: {said('samples')}; one that is called "
-        f"“step” is not: {said('step')}. Restored by bitproof, all are exact ({v['exact']})."
+        f"`step` is not: {said('step')}. Restored by bitproof, all are exact ({v['exact']})."
     )
     return holds_if(loaded["momentum"][0] == "bfloat16" != saved["momentum"][0]), seen
 
