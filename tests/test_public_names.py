@@ -9,6 +9,8 @@ OPTIONS = {
     "causes": {"--json", "--verbose", "-v", "codes"},
     "data": set(),
     "diff": {"--html", "--json", "--verbose", "-v", "other", "reference"},
+    "facts": {"--json", "--other-python", "--topic", "ids"},
+    "quiz": {"--count", "--difficulty", "--json", "--lang", "--other-python", "--seed", "--topic"},
     "prove": {
         "--crashes",
         "--deterministic",

@@ -8,7 +8,22 @@ from types import FrameType
 import typer
 
 from bitproof.__about__ import __version__
-from bitproof.cli import causes, data, diff, export, gc, ls, price, prove, record, restore, show, verify
+from bitproof.cli import (
+    causes,
+    data,
+    diff,
+    export,
+    facts,
+    gc,
+    ls,
+    price,
+    prove,
+    quiz,
+    record,
+    restore,
+    show,
+    verify,
+)
 from bitproof.cli.command import add
 from bitproof.errors import BitproofError
 
@@ -66,6 +81,8 @@ for _function in (
     export.export,
     gc.gc,
     causes.causes,
+    facts.facts,
+    quiz.quiz,
 ):
     add(app, _function)
 app.add_typer(data.app, name="data")

@@ -4,6 +4,8 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from rich.console import Console
 
@@ -101,3 +103,33 @@ class _Leg:
         quiet = f", printed nothing for {self.silence:.0f} s" if self.silence > _QUIET else ""
         steps = f"{self._steps}{of} steps, " if self._steps is not None else ""
         return f"{self.name}: {steps}{self._elapsed:.0f} s{quiet}"
+
+
+class Passing:
+    """One line on standard error that says what is going on, on a terminal only, and goes away again."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True)
+        self._shown = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.clear()
+
+    def show(self, text: str) -> None:
+        """Show a text in place of the last one."""
+        if self._console.is_terminal:
+            sys.stderr.write(f"\r\x1b[K{text[: max(20, self._console.width - 1)]}")
+            sys.stderr.flush()
+            self._shown = True
+
+    def clear(self) -> None:
+        """Take the text away."""
+        if self._shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+            self._shown = False

@@ -28,7 +28,7 @@ def render(verdict: Verdict, console: Console, *, verbose: bool = False) -> None
         console: where to. Prose is wrapped on a terminal only; a path is never broken.
         verbose: every cause in full, all evidence, the whole environment difference.
     """
-    page = _Page(console)
+    page = Page(console)
     if verdict.trials:
         _trials(verdict, page, verbose=verbose)
         return
@@ -36,7 +36,7 @@ def render(verdict: Verdict, console: Console, *, verbose: bool = False) -> None
     _body(verdict, page, verbose=verbose)
 
 
-class _Page:
+class Page:
     """Lines on a console, in characters that its encoding has."""
 
     def __init__(self, console: Console) -> None:
@@ -66,7 +66,7 @@ class _Page:
     def table(self, head: Sequence[str], rows: Sequence[Sequence[tuple[str, str]]], indent: int = 0) -> None:
         """Print columns; each cell is a text and its style."""
         lines = [[(text, "dim") for text in head], *rows]
-        lines = [[(self._fitted(text), style) for text, style in line] for line in lines]
+        lines = [[(self.fitted(text), style) for text, style in line] for line in lines]
         widths = [max(cell_len(line[column][0]) for line in lines) for column in range(len(head))]
         for line in lines:
             text = Text(" " * indent)
@@ -77,9 +77,10 @@ class _Page:
 
     def _text(self, parts: Iterable[str | tuple[str, str]]) -> Text:
         pairs = [(part, "") if isinstance(part, str) else part for part in parts]
-        return Text.assemble(*((self._fitted(text), style) for text, style in pairs))
+        return Text.assemble(*((self.fitted(text), style) for text, style in pairs))
 
-    def _fitted(self, text: str) -> str:
+    def fitted(self, text: str) -> str:
+        """Return a text in characters that the console's encoding has."""
         if not self._ascii:
             return text
         return text.translate(_ASCII).encode(self._encoding, "backslashreplace").decode(self._encoding)
@@ -101,12 +102,12 @@ def _breaks(text: str, width: int) -> list[int]:
     return breaks
 
 
-def _headline(verdict: Verdict, page: _Page) -> None:
+def _headline(verdict: Verdict, page: Page) -> None:
     symbol, style = _LOOKS.get(verdict.verdict, _FINDING)
     page.prose((f"{symbol} {wording.headline(verdict)}", style), hanging=2)
 
 
-def _trials(verdict: Verdict, page: _Page, *, verbose: bool) -> None:
+def _trials(verdict: Verdict, page: Page, *, verbose: bool) -> None:
     found = worst(verdict.trials)
     number = verdict.trials.index(found) + 1
     _headline(found, page)
@@ -119,7 +120,7 @@ def _trials(verdict: Verdict, page: _Page, *, verbose: bool) -> None:
     _body(found, page, verbose=verbose)
 
 
-def _trials_table(trials: Sequence[Verdict], page: _Page, *, verbose: bool) -> None:
+def _trials_table(trials: Sequence[Verdict], page: Page, *, verbose: bool) -> None:
     numbered = list(enumerate(trials, 1))
     findings = sum(trial.verdict != "identical" for trial in trials)
     room = len(trials) if verbose else max(_TRIALS_SHOWN - findings, 0)
@@ -144,7 +145,7 @@ def _trial_row(trial: Verdict, number: int) -> list[tuple[str, str]]:
     ]
 
 
-def _body(verdict: Verdict, page: _Page, *, verbose: bool) -> None:
+def _body(verdict: Verdict, page: Page, *, verbose: bool) -> None:
     sentence = wording.compared(verdict)
     if sentence:
         page.prose(sentence, indent=2)
@@ -159,12 +160,12 @@ def _body(verdict: Verdict, page: _Page, *, verbose: bool) -> None:
     _paths(verdict, page, verbose=verbose)
 
 
-def _message(message: str, page: _Page) -> None:
+def _message(message: str, page: Page) -> None:
     for line in message.splitlines():
         page.prose(wording.printable(line), indent=2)
 
 
-def _causes(causes: Sequence[Cause], page: _Page, *, verbose: bool) -> None:
+def _causes(causes: Sequence[Cause], page: Page, *, verbose: bool) -> None:
     for number, cause in enumerate(causes):
         if number == 0 or verbose:
             page.gap()
@@ -180,7 +181,7 @@ def _cause_in_short(cause: Cause) -> list[str | tuple[str, str]]:
     return [(code, "bold"), (f" ({cause.confidence})", "dim"), f": {summary}"]
 
 
-def _cause_in_full(cause: Cause, page: _Page, *, verbose: bool) -> None:
+def _cause_in_full(cause: Cause, page: Page, *, verbose: bool) -> None:
     page.prose(*_cause_in_short(cause), indent=2, hanging=2)
     shown = cause.evidence if verbose else cause.evidence[:_EVIDENCE_SHOWN]
     for evidence in shown:
@@ -193,7 +194,7 @@ def _cause_in_full(cause: Cause, page: _Page, *, verbose: bool) -> None:
         page.prose(("What to do: ", "bold"), wording.printable(cause.remedy), indent=4, hanging=2)
 
 
-def _asides(verdict: Verdict, page: _Page) -> None:
+def _asides(verdict: Verdict, page: Page) -> None:
     if verdict.latent or verdict.unseen:
         page.gap()
     for latent in verdict.latent:
@@ -203,7 +204,7 @@ def _asides(verdict: Verdict, page: _Page) -> None:
         page.prose(f"Not observed: {'; '.join(map(wording.printable, verdict.unseen))}", indent=2, hanging=2)
 
 
-def _environment(verdict: Verdict, page: _Page, *, verbose: bool) -> None:
+def _environment(verdict: Verdict, page: Page, *, verbose: bool) -> None:
     if not verdict.environment:
         return
     page.gap()
@@ -216,7 +217,7 @@ def _environment(verdict: Verdict, page: _Page, *, verbose: bool) -> None:
         page.line((f"and {len(verdict.environment) - len(shown)} more", "dim"), indent=4)
 
 
-def _output(verdict: Verdict, page: _Page) -> None:
+def _output(verdict: Verdict, page: Page) -> None:
     if not verdict.output:
         return
     page.gap()
@@ -225,7 +226,7 @@ def _output(verdict: Verdict, page: _Page) -> None:
         page.line(("│ ", "dim"), line, indent=4)
 
 
-def _paths(verdict: Verdict, page: _Page, *, verbose: bool) -> None:
+def _paths(verdict: Verdict, page: Page, *, verbose: bool) -> None:
     paths = wording.trail_paths(verdict)
     if not paths and not (verbose and verdict.command):
         return
