@@ -8,7 +8,7 @@ from types import FrameType
 import typer
 
 from bitproof.__about__ import __version__
-from bitproof.cli import causes, data, diff, export, gc, ls, prove, record, restore, show, verify
+from bitproof.cli import causes, data, diff, doctor, export, gc, ls, prove, record, restore, show, verify
 from bitproof.cli.command import add
 from bitproof.errors import BitproofError
 
@@ -64,6 +64,7 @@ for _function in (
     restore.restore,
     export.export,
     gc.gc,
+    doctor.doctor,
     causes.causes,
 ):
     add(app, _function)

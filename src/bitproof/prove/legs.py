@@ -92,7 +92,15 @@ class Proof:
         return place / "out" if uses_out or self.kept is None else Path(self.kept.path)
 
 
-def run_leg(proof: Proof, name: str, place: Path, command: Sequence[str], leg: int, orders: Orders) -> Finished:
+def run_leg(
+    proof: Proof,
+    name: str,
+    place: Path,
+    command: Sequence[str],
+    leg: int,
+    orders: Orders,
+    agent: str = "bitproof.prove.agent:attach",
+) -> Finished:
     """Run one leg: trail, log and control folder lie in ``place`` under its number."""
     place.mkdir(parents=True, exist_ok=True)
     out, control, trail = place / "out", place / f"control-{leg}", place / f"leg-{leg}.trail"
@@ -103,9 +111,7 @@ def run_leg(proof: Proof, name: str, place: Path, command: Sequence[str], leg: i
     watched = proof.watcher.begin(name, place / f"leg-{leg}.log", proof.total)
     start = Start(
         command=outputs.fill(command, out),
-        environment=child_environment(
-            trail, leg=leg, agent="bitproof.prove.agent:attach", extra={"orders": msgspec.to_builtins(orders)}
-        ),
+        environment=child_environment(trail, leg=leg, agent=agent, extra={"orders": msgspec.to_builtins(orders)}),
         log=place / f"leg-{leg}.log",
         control=control,
         marker=proof.marker,

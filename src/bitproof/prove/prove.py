@@ -1,9 +1,11 @@
 """Prove that a command resumes bit for bit: run it, cut it off, resume it, compare."""
 
 import concurrent.futures
+import contextlib
 import shutil
 import time
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -37,7 +39,31 @@ def prove(options: Options, watcher: Watcher) -> Verdict:
         OutputError: the output folder could not be put back.
     """
     check(options)
-    folder = _new_folder(options.work)
+    with begun(options, watcher, "prove") as proof:
+        try:
+            verdict = _prove(proof)
+        except StopError as error:
+            verdict = error.verdict
+    if verdict.verdict == "identical":
+        for place in proof.folder.iterdir():
+            drop_output(place)
+    return msgspec.structs.replace(verdict, command=list(options.command))
+
+
+@contextlib.contextmanager
+def begun(options: Options, watcher: Watcher, name: str) -> Iterator[Proof]:
+    """Make a new folder for legs, and leave no process and no changed output folder behind, however it ends.
+
+    Args:
+        options: what is run, and where.
+        watcher: shows what goes on.
+        name: the folder's name begins with it.
+
+    Raises:
+        UsageError: the work folder cannot be written to, or the output folder cannot be kept.
+        OutputError: the output folder could not be put back.
+    """
+    folder = _new_folder(options.work, name)
     watcher.note(f"trails, logs and {{out}} folders: {folder}")
     proof = Proof(options, watcher, folder, uuid.uuid4().hex, patience=options.timeout)
     kept_file: Path | None = None
@@ -47,18 +73,12 @@ def prove(options: Options, watcher: Watcher) -> Verdict:
         kept_file.write_bytes(msgspec.json.encode(proof.kept))
     with Guard(proof.marker, kept_file):
         try:
-            verdict = _prove(proof)
-        except StopError as error:
-            verdict = error.verdict
+            yield proof
         finally:
             if proof.kept is not None and kept_file is not None:
                 outputs.put_back(proof.kept)
                 kept_file.unlink()
                 shutil.rmtree(proof.kept.backup, ignore_errors=True)
-    if verdict.verdict == "identical":
-        for place in folder.iterdir():
-            drop_output(place)
-    return msgspec.structs.replace(verdict, command=list(options.command))
 
 
 def _prove(proof: Proof) -> Verdict:
@@ -103,13 +123,13 @@ def _run_all(proof: Proof, trials: list[Trial]) -> list[Verdict]:
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _new_folder(work: Path) -> Path:
+def _new_folder(work: Path, beginning: str) -> Path:
     try:
         work.mkdir(parents=True, exist_ok=True)
         ignore = work / ".gitignore"
         if not ignore.exists():
             ignore.write_text("*\n", encoding="utf-8")
-        name = time.strftime("prove-%Y%m%d-%H%M%S")
+        name = time.strftime(f"{beginning}-%Y%m%d-%H%M%S")
         for i in range(1000):
             folder = work / (f"{name}-{i}" if i else name)
             try:

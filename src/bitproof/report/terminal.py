@@ -1,23 +1,18 @@
 """A verdict as text that a person reads in ten seconds: colour on a terminal, plain in a pipe."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from rich.cells import cell_len
 from rich.console import Console
-from rich.text import Text
 
 from bitproof.compare.verdict import Cause, Verdict, worst
 from bitproof.report import wording
+from bitproof.report.page import Page
 
 _EVIDENCE_SHOWN = 3
 _ENVIRONMENT_SHOWN = 6
 _TRIALS_SHOWN = 12
-_NARROWEST = 40
 _LOOKS = {"identical": ("✓", "bold green"), "could-not-judge": ("?", "bold yellow")}
 _FINDING = ("✗", "bold red")
-_ASCII = str.maketrans(
-    {"✓": "OK", "✗": "X", "·": "-", "→": "->", "…": "...", "–": "-", "│": "|", "−": "-", "×": "x", "’": "'"}
-)
 
 
 def render(verdict: Verdict, console: Console, *, verbose: bool = False) -> None:
@@ -28,7 +23,7 @@ def render(verdict: Verdict, console: Console, *, verbose: bool = False) -> None
         console: where to. Prose is wrapped on a terminal only; a path is never broken.
         verbose: every cause in full, all evidence, the whole environment difference.
     """
-    page = _Page(console)
+    page = Page(console)
     if verdict.trials:
         _trials(verdict, page, verbose=verbose)
         return
@@ -36,77 +31,12 @@ def render(verdict: Verdict, console: Console, *, verbose: bool = False) -> None
     _body(verdict, page, verbose=verbose)
 
 
-class _Page:
-    """Lines on a console, in characters that its encoding has."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._encoding = console.encoding
-        self._ascii = not self._encoding.lower().startswith("utf")
-
-    def line(self, *parts: str | tuple[str, str], indent: int = 0) -> None:
-        """Print one line that is never broken; a part is a text, or a text and its style."""
-        self._print(Text(" " * indent).append_text(self._text(parts)))
-
-    def prose(self, *parts: str | tuple[str, str], indent: int = 0, hanging: int = 0) -> None:
-        """Print words, broken between words at a terminal's width; more lines are indented by ``hanging`` too."""
-        text = self._text(parts)
-        if not self._console.is_terminal:
-            self._print(Text(" " * indent).append_text(text))
-            return
-        width = max(self._console.width - indent - hanging, _NARROWEST)
-        for number, line in enumerate(text.divide(_breaks(text.plain, width))):
-            line.rstrip()
-            self._print(Text(" " * (indent + (hanging if number else 0))).append_text(line))
-
-    def gap(self) -> None:
-        """Print an empty line."""
-        self._print(Text())
-
-    def table(self, head: Sequence[str], rows: Sequence[Sequence[tuple[str, str]]], indent: int = 0) -> None:
-        """Print columns; each cell is a text and its style."""
-        lines = [[(text, "dim") for text in head], *rows]
-        lines = [[(self._fitted(text), style) for text, style in line] for line in lines]
-        widths = [max(cell_len(line[column][0]) for line in lines) for column in range(len(head))]
-        for line in lines:
-            text = Text(" " * indent)
-            for (cell, style), width in zip(line, widths, strict=True):
-                text.append(cell, style).append(" " * (width - cell_len(cell) + 2))
-            text.rstrip()
-            self._print(text)
-
-    def _text(self, parts: Iterable[str | tuple[str, str]]) -> Text:
-        pairs = [(part, "") if isinstance(part, str) else part for part in parts]
-        return Text.assemble(*((self._fitted(text), style) for text, style in pairs))
-
-    def _fitted(self, text: str) -> str:
-        if not self._ascii:
-            return text
-        return text.translate(_ASCII).encode(self._encoding, "backslashreplace").decode(self._encoding)
-
-    def _print(self, text: Text) -> None:
-        self._console.print(text, soft_wrap=True, markup=False, highlight=False, emoji=False)
-
-
-def _breaks(text: str, width: int) -> list[int]:
-    """Return where to break lines of ``width`` cells: between words only, as rich would fold a long path."""
-    breaks, place, used = [], 0, 0
-    for word in text.split(" "):
-        cells = cell_len(word)
-        if used and used + cells > width:
-            breaks.append(place)
-            used = 0
-        place += len(word) + 1
-        used += cells + 1
-    return breaks
-
-
-def _headline(verdict: Verdict, page: _Page) -> None:
+def _headline(verdict: Verdict, page: Page) -> None:
     symbol, style = _LOOKS.get(verdict.verdict, _FINDING)
     page.prose((f"{symbol} {wording.headline(verdict)}", style), hanging=2)
 
 
-def _trials(verdict: Verdict, page: _Page, *, verbose: bool) -> None:
+def _trials(verdict: Verdict, page: Page, *, verbose: bool) -> None:
     found = worst(verdict.trials)
     number = verdict.trials.index(found) + 1
     _headline(found, page)
@@ -119,7 +49,7 @@ def _trials(verdict: Verdict, page: _Page, *, verbose: bool) -> None:
     _body(found, page, verbose=verbose)
 
 
-def _trials_table(trials: Sequence[Verdict], page: _Page, *, verbose: bool) -> None:
+def _trials_table(trials: Sequence[Verdict], page: Page, *, verbose: bool) -> None:
     numbered = list(enumerate(trials, 1))
     findings = sum(trial.verdict != "identical" for trial in trials)
     room = len(trials) if verbose else max(_TRIALS_SHOWN - findings, 0)
@@ -144,7 +74,7 @@ def _trial_row(trial: Verdict, number: int) -> list[tuple[str, str]]:
     ]
 
 
-def _body(verdict: Verdict, page: _Page, *, verbose: bool) -> None:
+def _body(verdict: Verdict, page: Page, *, verbose: bool) -> None:
     sentence = wording.compared(verdict)
     if sentence:
         page.prose(sentence, indent=2)
@@ -159,12 +89,12 @@ def _body(verdict: Verdict, page: _Page, *, verbose: bool) -> None:
     _paths(verdict, page, verbose=verbose)
 
 
-def _message(message: str, page: _Page) -> None:
+def _message(message: str, page: Page) -> None:
     for line in message.splitlines():
         page.prose(wording.printable(line), indent=2)
 
 
-def _causes(causes: Sequence[Cause], page: _Page, *, verbose: bool) -> None:
+def _causes(causes: Sequence[Cause], page: Page, *, verbose: bool) -> None:
     for number, cause in enumerate(causes):
         if number == 0 or verbose:
             page.gap()
@@ -180,7 +110,7 @@ def _cause_in_short(cause: Cause) -> list[str | tuple[str, str]]:
     return [(code, "bold"), (f" ({cause.confidence})", "dim"), f": {summary}"]
 
 
-def _cause_in_full(cause: Cause, page: _Page, *, verbose: bool) -> None:
+def _cause_in_full(cause: Cause, page: Page, *, verbose: bool) -> None:
     page.prose(*_cause_in_short(cause), indent=2, hanging=2)
     shown = cause.evidence if verbose else cause.evidence[:_EVIDENCE_SHOWN]
     for evidence in shown:
@@ -193,7 +123,7 @@ def _cause_in_full(cause: Cause, page: _Page, *, verbose: bool) -> None:
         page.prose(("What to do: ", "bold"), wording.printable(cause.remedy), indent=4, hanging=2)
 
 
-def _asides(verdict: Verdict, page: _Page) -> None:
+def _asides(verdict: Verdict, page: Page) -> None:
     if verdict.latent or verdict.unseen:
         page.gap()
     for latent in verdict.latent:
@@ -203,7 +133,7 @@ def _asides(verdict: Verdict, page: _Page) -> None:
         page.prose(f"Not observed: {'; '.join(map(wording.printable, verdict.unseen))}", indent=2, hanging=2)
 
 
-def _environment(verdict: Verdict, page: _Page, *, verbose: bool) -> None:
+def _environment(verdict: Verdict, page: Page, *, verbose: bool) -> None:
     if not verdict.environment:
         return
     page.gap()
@@ -216,7 +146,7 @@ def _environment(verdict: Verdict, page: _Page, *, verbose: bool) -> None:
         page.line((f"and {len(verdict.environment) - len(shown)} more", "dim"), indent=4)
 
 
-def _output(verdict: Verdict, page: _Page) -> None:
+def _output(verdict: Verdict, page: Page) -> None:
     if not verdict.output:
         return
     page.gap()
@@ -225,7 +155,7 @@ def _output(verdict: Verdict, page: _Page) -> None:
         page.line(("│ ", "dim"), line, indent=4)
 
 
-def _paths(verdict: Verdict, page: _Page, *, verbose: bool) -> None:
+def _paths(verdict: Verdict, page: Page, *, verbose: bool) -> None:
     paths = wording.trail_paths(verdict)
     if not paths and not (verbose and verdict.command):
         return

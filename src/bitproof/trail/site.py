@@ -21,7 +21,20 @@ def user_line() -> str | None:
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # the documented way to a frame without building a traceback
     while frame is not None:
         name = frame.f_code.co_filename
-        if not name.startswith(("<", _PACKAGE, *_FOREIGN)):
+        if is_users(name):
             return f"{name}:{frame.f_lineno}"
         frame = frame.f_back
     return None
+
+
+def is_users(file: str) -> bool:
+    """Tell whether code of this file is the user's, not a library's."""
+    return not file.startswith(("<", _PACKAGE, *_FOREIGN))
+
+
+def called_by_user() -> bool:
+    """Tell whether the user's own code made the call that bitproof watches, not a library on its behalf."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # as above
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    return frame is not None and is_users(frame.f_code.co_filename)
