@@ -55,6 +55,20 @@ PLANTS = {
             (LOADER, "loader = DataLoader(data, 8, shuffle=True, num_workers=2)"),
         ),
     ),
+    "numpy's state": Plant(
+        "generator-not-saved",
+        (
+            ('        "numpy": np.random.get_state(),\n', ""),
+            ('    torch.save(state, "last.tmp")', '    torch.save(state, "last.tmp")  # HERE'),
+        ),
+    ),
+    "torch's state": Plant(
+        "generator-not-saved",
+        (
+            ('        "torch": torch.get_rng_state(),\n', ""),
+            ('    torch.save(state, "last.tmp")', '    torch.save(state, "last.tmp")  # HERE'),
+        ),
+    ),
     "a generator for the shuffle": Plant(
         "generator-not-saved",
         (

@@ -58,7 +58,20 @@ SAMPLER = """class Shuffled:
 
 loader = DataLoader(data, 8, sampler=Shuffled())"""
 STATE = '        "done": done,\n'
+STATES = '        "torch": torch.get_rng_state(),\n        "python": random.getstate(),\n        "numpy": np.random.get_state(),\n'
 VARIANTS = {
+    "all generators seeded anew in each epoch": (
+        (STATES, ""),
+        (LOOP, "    random.seed(epoch)\n    np.random.seed(epoch)\n    torch.manual_seed(epoch)\n" + LOOP),
+    ),
+    "a generator that is not drawn from": (('        "python": random.getstate(),\n', ""),),
+    "generators that are saved elsewhere than the model": (
+        (STATES, ""),
+        (
+            SAVE,
+            SAVE + '    torch.save([torch.get_rng_state(), np.random.get_state()[1].tolist()], "rng.pt")\n',
+        ),
+    ),
     "a generator seeded anew in each epoch": ((LOADER, GENERATOR), (LOOP, "    g.manual_seed(epoch)\n" + LOOP)),
     "a generator seeded alike in each epoch": ((LOADER, GENERATOR), (LOOP, "    g.manual_seed(0)\n" + LOOP)),
     "a generator made anew in each epoch": (

@@ -54,9 +54,10 @@ CODES: tuple[Code, ...] = (
     ),
     Code(
         "generator-not-saved",
-        "A generator of the script's own is drawn from all through the run and is in no checkpoint, so a resume draws other numbers.",
-        "Its state moved between steps, it was not seeded anew, and none of its states is among what was saved.",
-        "Save its state (get_state(), bit_generator.state, getstate()) with the checkpoint and restore it, or seed it anew "
+        "A generator is drawn from all through the run and is in no checkpoint, so a resume draws other numbers.",
+        "Its state moved between steps, it was not seeded anew, and none of its states is among what was saved. It is torch's, "
+        "Python's or NumPy's, or one of the script's own in a loader, a data set, a layer or the script.",
+        "Save its state (torch.get_rng_state(), get_state(), bit_generator.state, getstate()) with the checkpoint and restore it, or seed it anew "
         "from (seed, epoch).",
         "C9",
     ),

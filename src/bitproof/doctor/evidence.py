@@ -101,3 +101,9 @@ class Evidence:
     def saves_for_resuming(self) -> bool:
         """Whether checkpoints from which training could go on were written."""
         return any(saved.for_resuming for saved in self.saves)
+
+    @property
+    def saving_line(self) -> str | None:
+        """The user's line that writes checkpoints for resuming, or that lets a library do it."""
+        paths = {saved.path for saved in self.saves if saved.for_resuming}
+        return next((event.where for event in self.events("file-saved") if event.data.get("path") in paths), None)

@@ -37,6 +37,6 @@ def not_looked_for(evidence: Evidence) -> Iterator[tuple[str, str]]:
         return
     if not evidence.saves_for_resuming:
         for code in _CHECKPOINTS:
-            yield code, f"no checkpoint with an optimizer's state was written in {count}"
+            yield code, f"no checkpoint with an optimizer's state was seen in {count}"
     if len([saved for saved in evidence.saves if saved.for_resuming]) < 2:
-        yield "checkpoint-in-place", f"no second checkpoint with an optimizer's state was written in {count}"
+        yield "checkpoint-in-place", f"no second checkpoint with an optimizer's state was seen in {count}"

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from bitproof.doctor.catalogue import hazard
 from bitproof.doctor.evidence import Evidence, Saved
 from bitproof.doctor.hazard import Hazard
-from bitproof.doctor.notes import Note
 
 _KIND = re.compile(r"(\w+)(\[.*?\])")
 _FULL = frozenset({"float32", "f32", "float64", "f64"})
@@ -112,14 +111,9 @@ def _not_saved(evidence: Evidence, code: str, made: str, signs: tuple[str, ...])
     if made == "schedulers" and any(source.rebuilds_schedule for source in evidence.sources):
         return
     thing = {"schedulers": "the scheduler", "scalers": "the gradient scaler"}[made]
-    saving = _first_save(evidence, notes)
+    saving = evidence.saving_line
     said = f"; checkpoints are written at {evidence.shown(saving)}" if saving else ""
     yield hazard(code, f"{thing} made here is in no checkpoint{said}", in_use[0] or saving)
-
-
-def _first_save(evidence: Evidence, notes: list[Note]) -> str | None:
-    paths = {saved.path for saved in evidence.saves if saved.for_resuming}
-    return next((note.where for note in notes if note.data["path"] in paths), None)
 
 
 RULES = (

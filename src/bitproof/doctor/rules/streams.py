@@ -66,7 +66,7 @@ def workers_share_stream(evidence: Evidence) -> Iterator[Hazard]:
 
 
 def generator_not_saved(evidence: Evidence) -> Iterator[Hazard]:
-    """Find generators of the script's own that go on from step to step and are in no checkpoint."""
+    """Find generators that go on from step to step and are in no checkpoint: the process's and the script's own."""
     if not evidence.saves_for_resuming:
         return
     saved = {digest for save in evidence.saves for digest in save.leaves.digests}
@@ -80,9 +80,22 @@ def generator_not_saved(evidence: Evidence) -> Iterator[Hazard]:
             continue
         ((number, notes),) = by_object.items()
         shown = {digest for note in notes for digest in note.data["shown"]}
-        if number not in whole and not saved & shown and not any(note.data["keyed"] for note in notes):
-            summary = f"{name} is drawn from in the whole run and is in no checkpoint"
-            yield hazard("generator-not-saved", summary, _made(evidence, notes[0]))
+        if number in whole or saved & shown or any(note.data["keyed"] for note in notes):
+            continue
+        where: str | None
+        if not notes[0].data["global"]:
+            said, where = name, _made(evidence, notes[0])
+        elif _goes_on(evidence, name):
+            said, where = f"{name}'s own generator", evidence.saving_line
+        else:
+            continue
+        yield hazard("generator-not-saved", f"{said} is drawn from in the whole run and is in no checkpoint", where)
+
+
+def _goes_on(evidence: Evidence, name: str) -> bool:
+    """Tell whether steps draw from a generator of the process, which was seeded before them and not again."""
+    again = any(event.step and event.data.get("generator") == name for event in evidence.events("seed", "rng-restored"))
+    return not again and bool(moved_inside(evidence.legs[0], name))
 
 
 def _made(evidence: Evidence, note: Note) -> str | None:

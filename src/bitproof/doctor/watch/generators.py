@@ -136,10 +136,20 @@ def _seed(generator: Generator) -> int | None:
     return generator.initial_seed() if isinstance(generator, torch.Generator) else None
 
 
+def of_process() -> dict[str, Generator]:
+    """Return the generators of this process under the names that a trail gives them; a device's once it is in use."""
+    devices = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
+    return {
+        "torch": torch.default_generator,
+        "python": getattr(random.random, "__self__"),  # noqa: B009  # random.random is a bound method of it
+        "numpy": np.random.mtrand._rand,  # noqa: SLF001
+        **{f"cuda:{index}": generator for index, generator in enumerate(devices)},
+    }
+
+
 def is_global(generator: Any) -> bool:
-    """Tell whether a generator is one of the process's own, which the recorder reads."""
-    known = (torch.default_generator, getattr(random.random, "__self__", None), np.random.mtrand._rand)  # noqa: SLF001
-    return any(generator is one for one in known)
+    """Tell whether a generator is one of the process's own."""
+    return any(generator is one for one in of_process().values())
 
 
 def attributes_of(value: Any) -> dict[str, Any]:

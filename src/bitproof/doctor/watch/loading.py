@@ -36,6 +36,7 @@ class _Loaders:
         def iterate(loader: Any) -> Any:
             if torch.is_grad_enabled():
                 self._held.track_loader(loader)
+            self._held.look()
             if loader.num_workers and loader.persistent_workers:
                 self._compare_dataset(loader)
             return original(loader)

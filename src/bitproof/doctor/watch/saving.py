@@ -58,6 +58,8 @@ class _Saves:
 
     def saving(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
+            for act in self._watch.on_save:
+                act()
             result = original(obj, f, *args, **kwargs)
             path = path_of(f)
             if path is not None:

@@ -27,6 +27,8 @@ class Watch:
         self.recorder = recorder
         self.on_step: list[Callable[[int], None]] = []
         """Called after each update with the number of steps that are complete."""
+        self.on_save: list[Callable[[], None]] = []
+        """Called before something is saved."""
         self._control = control
         self._said: set[Any] = set()
         self._generators = Generators(_keep_nothing)
