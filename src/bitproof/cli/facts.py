@@ -33,7 +33,7 @@ def facts(
     from bitproof.facts.running import Trials, check_other_python  # noqa: PLC0415
     from bitproof.report.facts import fact as show_fact  # noqa: PLC0415
     from bitproof.report.facts import summary  # noqa: PLC0415
-    from bitproof.report.terminal import Page  # noqa: PLC0415
+    from bitproof.report.page import Page  # noqa: PLC0415
 
     chosen = choose(ids or (), topic)
     check_other_python(chosen, other_python)

@@ -18,7 +18,7 @@ from bitproof.trail.settings import Settings
 from bitproof.trail.site import user_line
 
 
-def attach(settings: Mapping[str, Any]) -> None:
+def attach(settings: Mapping[str, Any]) -> Recorder:
     """Attach the recorder and carry out the orders."""
     orders = msgspec.convert(settings["orders"], Orders)
     agent = Agent(orders)
@@ -31,6 +31,7 @@ def attach(settings: Mapping[str, Any]) -> None:
     recorder.on_boundary = agent.boundary
     recorder.on_work = agent.work_begins
     recorder.on_first_state = agent.first_state
+    return recorder
 
 
 class Agent:

@@ -92,7 +92,15 @@ class Proof:
         return place / "out" if uses_out or self.kept is None else Path(self.kept.path)
 
 
-def run_leg(proof: Proof, name: str, place: Path, command: Sequence[str], leg: int, orders: Orders) -> Finished:
+def run_leg(
+    proof: Proof,
+    name: str,
+    place: Path,
+    command: Sequence[str],
+    leg: int,
+    orders: Orders,
+    agent: str = "bitproof.prove.agent:attach",
+) -> Finished:
     """Run one leg: trail, log and control folder lie in ``place`` under its number."""
     place.mkdir(parents=True, exist_ok=True)
     out, control, trail = place / "out", place / f"control-{leg}", place / f"leg-{leg}.trail"
@@ -106,7 +114,7 @@ def run_leg(proof: Proof, name: str, place: Path, command: Sequence[str], leg: i
         environment=child_environment(
             trail,
             leg=leg,
-            agent="bitproof.prove.agent:attach",
+            agent=agent,
             extra={"orders": msgspec.to_builtins(orders)},
             deterministic=proof.options.deterministic,
         ),

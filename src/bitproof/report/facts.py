@@ -3,7 +3,7 @@
 from collections import Counter
 
 from bitproof.facts.fact import Fact, Outcome, Verdict
-from bitproof.report.terminal import Page
+from bitproof.report.page import Page
 
 _LOOKS: dict[Verdict, tuple[str, str, str, str]] = {
     "holds": ("✓", "bold green", "holds", "hold"),

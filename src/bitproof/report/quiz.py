@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from bitproof.facts.quiz import DIFFICULTIES, Asked, LeftOut, Words
-from bitproof.report.terminal import Page
+from bitproof.report.page import Page
 
 LETTERS = "abcd"
 

@@ -106,6 +106,14 @@ class Registry:
                 self._index(known)
         return model
 
+    def modules(self) -> Iterator[tuple[str, nn.Module]]:
+        """Yield the modules of the models that were called, with their names."""
+        for model in list(self._models.values()):
+            for name, reference in model.modules:
+                module = reference()
+                if module is not None:
+                    yield name, module
+
     def refresh(self, model: Model) -> None:
         """Read a model's names again."""
         model.refresh()

@@ -29,7 +29,7 @@ def attach(recorder: Recorder) -> Detach:
             result = original(obj, f, *args, **kwargs)
             recorder.event(
                 "file-saved",
-                {"path": _path(f), "writer": "torch.save"},
+                {"path": path_of(f), "writer": "torch.save"},
                 saved_row(recorder, obj),
             )
             return result
@@ -39,7 +39,7 @@ def attach(recorder: Recorder) -> Detach:
     def make_load(writer: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
             def load(f: Any, *args: Any, **kwargs: Any) -> Any:
-                recorder.event("file-loaded", {"path": _path(f), "reader": writer})
+                recorder.event("file-loaded", {"path": path_of(f), "reader": writer})
                 return original(f, *args, **kwargs)
 
             return load
@@ -49,7 +49,7 @@ def attach(recorder: Recorder) -> Detach:
     def make_serialize(original: Callable[..., Any]) -> Callable[..., Any]:
         def serialize_file(tensors: dict[str, Any], filename: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(tensors, filename, *args, **kwargs)
-            facts = {"path": _path(filename), "writer": "safetensors"}
+            facts = {"path": path_of(filename), "writer": "safetensors"}
             recorder.event("file-saved", facts, _row(recorder, dict(_serialized(tensors))))
             return result
 
@@ -81,7 +81,8 @@ def saved_row(recorder: Recorder, tree: Any) -> TensorRow | None:
     return _row(recorder, dict(_leaves(recorder, tree, "")))
 
 
-def _path(f: Any) -> str | None:
+def path_of(f: Any) -> str | None:
+    """Return the absolute path of a file or of an open one; None if it has no name."""
     if isinstance(f, (str, os.PathLike)):
         return os.path.abspath(os.fsdecode(f))  # noqa: PTH100  # resolve() would follow links
     name = getattr(f, "name", None)

@@ -1,0 +1,42 @@
+"""What the steps that were seen could not show, since it did not happen in them."""
+
+from collections.abc import Iterator
+
+from bitproof.doctor.evidence import Evidence
+
+_CHECKPOINTS = ("generator-not-saved", "checkpoint-half-precision", "scheduler-not-saved", "scaler-not-saved")
+
+
+def not_looked_for(evidence: Evidence) -> Iterator[tuple[str, str]]:
+    """Yield each code that nothing could be said about, and why."""
+    steps = evidence.steps
+    count = f"{steps} step{'s' if steps != 1 else ''}"
+    if len(evidence.legs) < 2:
+        yield "ranks-share-stream", "the command runs on one rank"
+    loaders = list(evidence.events("loader-started", "eval-loader-started"))
+    if not any(event.data.get("workers", 0) > 1 for event in loaders):
+        yield "workers-share-stream", "no loader has several workers"
+    if not any(event.data.get("persistent_workers") for event in loaders):
+        yield "persistent-workers-epoch", "no loader has persistent workers"
+    elif len([event for event in loaders if event.data.get("persistent_workers")]) < 2:
+        yield "persistent-workers-epoch", f"no second epoch began in {count}"
+    if not any(evidence.noted("evaluation")):
+        yield "validation-draws", f"no validation was seen in {count}"
+    if not any(evidence.events("recompute")):
+        yield "recompute-without-rng", "activation checkpointing is not used"
+    if not evidence.start.get("cuda"):
+        yield "cublas-variable-late", "no CUDA device is used"
+        yield "cudnn-rnn-dropout", "no CUDA device is used"
+    if evidence.environment.get("env.PYTHONHASHSEED") not in {None, "", "random"}:
+        yield "order-from-set", "PYTHONHASHSEED is fixed"
+    elif not evidence.sources:
+        yield "order-from-set", "the script's file is not known"
+    if any(saved.writer == "bitproof.Run" for saved in evidence.saves):
+        for code in (*_CHECKPOINTS, "checkpoint-in-place"):
+            yield code, "a bitproof.Run saves, which writes whole checkpoints and itself names what is missing"
+        return
+    if not evidence.saves_for_resuming:
+        for code in _CHECKPOINTS:
+            yield code, f"no checkpoint with an optimizer's state was seen in {count}"
+    if len([saved for saved in evidence.saves if saved.for_resuming]) < 2:
+        yield "checkpoint-in-place", f"no second checkpoint with an optimizer's state was seen in {count}"

@@ -1,0 +1,43 @@
+"""Which generators a run draws from, and when, as its trail shows."""
+
+from collections.abc import Iterator
+
+from bitproof.trail.reader import Leg
+
+GENERATORS = ("torch", "python", "numpy")
+_LOADERS = frozenset({"loader-started", "eval-loader-started"})
+
+
+def moved(leg: Leg, name: str) -> bool:
+    """Tell whether a generator's state changed from the first step on."""
+    states = {state for head in leg.steps for state in (head.rng_start.get(name), head.rng_forward.get(name))}
+    states.discard(None)
+    return len(states) > 1
+
+
+def moved_inside(leg: Leg, name: str) -> list[int]:
+    """List the steps inside which a generator was drawn from, apart from what starting a loader draws.
+
+    Args:
+        leg: one process.
+        name: of the generator.
+
+    Returns:
+        Indices into ``leg.steps``.
+    """
+    started = {event.step for event in leg.events if event.kind in _LOADERS}
+    found = []
+    for i, head in enumerate(leg.steps):
+        fetched = i not in started and head.rng_start.get(name) != head.rng_forward.get(name)
+        after = leg.steps[i + 1].rng_start.get(name) if i + 1 < len(leg.steps) and i + 1 not in started else None
+        if fetched or (after is not None and head.rng_forward.get(name) != after):
+            found.append(i)
+    return found
+
+
+def seeded(leg: Leg) -> Iterator[str]:
+    """Yield the global generators that were seeded, or given a saved state, before the first step."""
+    for event in leg.events:
+        given = event.kind == "rng-restored" or (event.kind == "seed" and event.data.get("seed") is not None)
+        if event.step == 0 and given:
+            yield str(event.data.get("generator"))

@@ -1,0 +1,118 @@
+"""Rules that need what a test machine lacks, tried on evidence that is put together by hand; and the scan of files."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from bitproof.doctor.evidence import Evidence
+from bitproof.doctor.examine import find
+from bitproof.doctor.notes import Note, NoteKind
+from bitproof.doctor.sources import Source
+from kit.built import leg, state
+from kit.clinic import codes
+
+START = {
+    "generators": {},
+    "seeded": True,
+    "cuda": True,
+    "parallel": False,
+    "deterministic": True,
+    "warn_only": False,
+    "cudnn_deterministic": False,
+    "cudnn_benchmark": False,
+}
+RNN = {"class": "LSTM", "layers": 2, "dropout": 0.5, "device": "cuda", "training": True}
+
+
+def evidence(*notes: tuple[NoteKind, dict[str, object]], source: str = "", **start: object) -> Evidence:
+    """Return evidence of two steps on a CUDA device."""
+    begun = Note("start", 1, 0, None, {**START, **start})
+    made = [Note(kind, 0, 0, "train.py:7", data) for kind, data in notes]
+    return Evidence({}, (leg([state(0), state(1)]),), (begun, *made), (Source(Path("train.py"), source),))
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (evidence(("rnn", RNN)), ["cudnn-rnn-dropout"]),
+        (evidence(("rnn", {**RNN, "device": "cpu"})), []),
+        (evidence(("rnn", {**RNN, "layers": 1})), []),
+        (evidence(("rnn", {**RNN, "dropout": 0.0})), []),
+        (evidence(("rnn", {**RNN, "training": False})), []),
+        (
+            evidence(("variable", {"name": "CUBLAS_WORKSPACE_CONFIG", "value": ":4096:8", "cuda": True})),
+            ["cublas-variable-late"],
+        ),
+        (evidence(("variable", {"name": "CUBLAS_WORKSPACE_CONFIG", "value": ":4096:8", "cuda": False})), []),
+    ],
+)
+def test_notes_of_a_device(found: Evidence, expected: Sequence[str]) -> None:
+    """What is a hazard on a CUDA device only is found there, at its line, and nowhere else."""
+    hazards = find(found)
+    assert codes(hazards) == expected
+    assert all(hazard.where == "train.py:7" for hazard in hazards)
+
+
+def test_half_of_determinism_on_a_device() -> None:
+    """CuDNN's flags alone, and benchmarking beside deterministic algorithms, are half; at the line that sets them."""
+    alone = "import torch\ntorch.backends.cudnn.deterministic = True\n"
+    (hazard,) = find(evidence(source=alone, deterministic=False, cudnn_deterministic=True))
+    assert (hazard.code, hazard.where) == ("deterministic-half", "train.py:2")
+    beside = "import torch\n\n\ntorch.backends.cudnn.benchmark = True\n"
+    (hazard,) = find(evidence(source=beside, cudnn_benchmark=True))
+    assert (hazard.code, hazard.where) == ("deterministic-half", "train.py:4")
+    assert find(evidence(source=alone, deterministic=False, cudnn_deterministic=True, cuda=False)) == []
+    assert find(evidence()) == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "names = list({'a', 'b'})",
+        "names = tuple({x.name for x in things})",
+        "text = open('f').read()\nfor i, c in enumerate(set(text)):\n    print(i, c)",
+        "lines = [l for l in set(open('f').readlines())]",
+        "import os\nfiles = [f for f in set(os.listdir('.'))]",
+        "from pathlib import Path\nfiles = list(set(Path('.').glob('*')))",
+        "print(','.join({'a', 'b'}))",
+        "both = {'a'} | {'b'}\nnames = [*both]",
+        "def words():\n    for word in frozenset('a b'.split()):\n        yield word",
+        "number = {f'{i}': i for i in set(str(x) for x in range(3))}\nindex = {c: 0 for c in {'a', 'b'}}",
+        "import random\nchosen = random.sample(list({'a', 'b'}), 1)",
+    ],
+)
+def test_orders_that_come_from_sets(code: str) -> None:
+    """A set of strings whose order goes on is found."""
+    assert codes(find(evidence(source=code)))[:1] == ["order-from-set"]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "names = sorted({'a', 'b'})",
+        "names = sorted(list({'a', 'b'}), key=len)",
+        "names = sorted(x.lower() for x in {'a', 'b'})",
+        "count = len(list(set('abc')))",
+        "numbers = list(set(range(3)))",
+        "numbers = list({1, 2})",
+        "unknown = list(set(things))",
+        "same = set(list({'a', 'b'}))",
+        "for name in {'a', 'b'}:\n    print(name)",
+        "is_there = any(x == 'a' for x in {'a', 'b'})",
+        "names = list({'a', 'b'})\nnames.sort()",
+        "lower = {x.lower() for x in {'a', 'b'}}",
+        "def broken(:\n",
+    ],
+)
+def test_sets_without_an_order(code: str) -> None:
+    """A set whose order is not used, or is the same in every process, is none; nor is a file that cannot be read."""
+    assert find(evidence(source=code)) == []
+
+
+def test_a_fixed_hash_seed() -> None:
+    """With PYTHONHASHSEED fixed, the order of a set is the same in every process; ``random`` does not fix it."""
+    found = evidence(source="names = list({'a', 'b'})")
+    for value, expected in (("0", []), ("7", []), ("random", ["order-from-set"]), (None, ["order-from-set"])):
+        fixed = Evidence({"env.PYTHONHASHSEED": value}, found.legs, found.notes, found.sources)
+        assert codes(find(fixed)) == expected
