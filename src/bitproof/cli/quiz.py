@@ -41,8 +41,8 @@ def quiz(
     from bitproof.cli.progress import Passing  # noqa: PLC0415
     from bitproof.facts.quiz import Asked, draw, facts_of, put, read  # noqa: PLC0415
     from bitproof.facts.running import Trials, check_other_python  # noqa: PLC0415
-    from bitproof.report.quiz import Screen  # noqa: PLC0415
     from bitproof.report.page import Page  # noqa: PLC0415
+    from bitproof.report.quiz import Screen  # noqa: PLC0415
 
     language = read(lang)
     seed = random.randrange(1_000_000) if seed is None else seed

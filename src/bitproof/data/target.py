@@ -67,7 +67,8 @@ def load_target(target: str, *, batch_size: int, seed: int) -> Target:
         return Target(found)
     if isinstance(found, DataLoader):
         return _taken_over(found, seed)
-    if not (isinstance(found, Sized) and hasattr(found, "__getitem__")) or isinstance(found, type):
+    is_data_set = isinstance(found, Sized) and hasattr(found, "__getitem__") and not isinstance(found, type)
+    if not is_data_set:
         raise TargetError(
             f"target {target!r} is {found!r:.60}, of type {type(found).__name__}: expected a bitproof Loader, a DataLoader, a "
             "map-style data set (len(dataset) and dataset[index]), or a function that returns one. For a stream see "

@@ -56,6 +56,7 @@ class Page:
         return Text.assemble(*((self.fitted(text), style) for text, style in pairs))
 
     def fitted(self, text: str) -> str:
+        """Return a text in characters that the console's encoding has."""
         if not self._ascii:
             return text
         return text.translate(_ASCII).encode(self._encoding, "backslashreplace").decode(self._encoding)
