@@ -37,7 +37,7 @@ SEEN: dict[str, tuple[str, str]] = {
     "D5": (HOLDS, r"In (\d+) of \1 ties argmax gave the first index\."),
     "D6": (
         HOLDS,
-        r"gave ([2-9]|10) different results for index_put_, .*; 1 for index_put_ with the deterministic setting\.",
+        r"gave ([2-9]|10) different results for index_put_, 1 for index_add_, 1 for scatter_add_, 1 for bincount; with .* setting 1 for index_put_\.",
     ),
     "D7": (
         HOLDS,
@@ -168,8 +168,18 @@ JUDGED: list[tuple[str, dict[str, Any], str, str]] = [
     ),
     ("D4", {"different": 4, "different_keyed": 4}, "does-not-hold", "4 sequence of 16 flips was found"),
     ("D5", {"first": 7, "tried": 8}, "does-not-hold", "In 7 of 8 ties"),
-    ("D6", {"put": 1, "add": 1, "scatter": 1, "pinned": 1, "cores": 2}, "does-not-hold", "gave 1 different results"),
-    ("D6", {"put": 1, "add": 1, "scatter": 1, "pinned": 1, "cores": 1}, "cannot-be-tried", "needs two cores"),
+    (
+        "D6",
+        {"put": 1, "add": 1, "scatter": 1, "bins": 1, "pinned": 1, "cores": 2},
+        "does-not-hold",
+        "gave 1 different results",
+    ),
+    (
+        "D6",
+        {"put": 1, "add": 1, "scatter": 1, "bins": 1, "pinned": 1, "cores": 1},
+        "cannot-be-tried",
+        "needs two cores",
+    ),
     ("D7", {"one": 1.0, "two": 1.0, "count": 0, "repeated": True}, "does-not-hold", "0 had another sum"),
     ("D7", {"one": 1.0, "two": 2.0, "count": 3, "repeated": False}, "cannot-be-tried", "did not repeat its own sums"),
     (

@@ -20,9 +20,10 @@ def results(add):
 put = results(lambda x: x.index_put_((cells,), values, accumulate=True))
 add = results(lambda x: x.index_add_(0, cells, values))
 scatter = results(lambda x: x.scatter_add_(0, cells, values))
+bins = results(lambda x: torch.bincount(cells, values))
 torch.use_deterministic_algorithms(True)
 pinned = results(lambda x: x.index_put_((cells,), values, accumulate=True))
-print(put, add, scatter, pinned)
+print(put, add, scatter, bins, pinned)
 """
 
 
@@ -31,8 +32,8 @@ def _judge(v: Values) -> tuple[Verdict, str]:
         return "cannot-be-tried", "It needs two cores, and this process may use one."
     seen = (
         f"10 tries on the CPU with 2 threads and equal inputs gave {v['put']} different results for index_put_, "
-        f"{v['add']} for index_add_, {v['scatter']} for scatter_add_; {v['pinned']} for index_put_ with the deterministic "
-        "setting."
+        f"{v['add']} for index_add_, {v['scatter']} for scatter_add_, {v['bins']} for bincount; with the deterministic setting "
+        f"{v['pinned']} for index_put_."
     )
     return holds_if(v["put"] > 1), seen
 
