@@ -74,13 +74,14 @@ def load_target(target: str, *, batch_size: int, seed: int) -> Target:
             "map-style data set (len(dataset) and dataset[index]), or a function that returns one. For a stream see "
             "bitproof.data.measure_resume()."
         )
-    size = min(batch_size, max(1, len(found)))
+    dataset: Any = found
+    size = min(batch_size, max(1, len(dataset)))
     advice = (
-        f"{type(found).__name__} is a data set. What was read is",
+        f"{type(dataset).__name__} is a data set. What was read is",
         f"    loader = bitproof.data.Loader(dataset, {size}, shuffle=True, seed={seed})",
         "Train with such a loader: what samples draw is then the same under any workers, ranks and resume.",
     )
-    return Target(Loader(found, size, shuffle=True, seed=seed), advice)
+    return Target(Loader(dataset, size, shuffle=True, seed=seed), advice)
 
 
 @contextmanager
