@@ -54,6 +54,20 @@ def test_what_was_saved_of_it_is_saved_again_while_it_waits(tmp_path: Path) -> N
     assert second == first
 
 
+def test_one_that_was_not_there_at_the_save_starts_fresh(tmp_path: Path) -> None:
+    """Registered before the loop begins or after, there is nothing to put back, and nothing to refuse."""
+    with Run(tmp_path, later=["best"], **parts()) as run:
+        run.save()
+    for before in (True, False):
+        with Run(tmp_path, save_every=None, later=["best"], **parts()) as run:
+            if before:
+                run.register(best={})
+            run.restore()
+            if not before:
+                run.register(best={})
+            assert run.resumed
+
+
 def test_what_was_not_announced_is_refused(tmp_path: Path) -> None:
     """A part that comes as a surprise might have started fresh in silence; a name twice is a mistake."""
     with Run(tmp_path, later=["scaler"], **parts() | {"scaler": {}}) as run:

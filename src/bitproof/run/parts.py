@@ -32,7 +32,7 @@ class Parts:
             raise UsageError(f"Run(later={later!r}): expected names in a list, such as later=[{later!r}].")
         self.live: dict[str, Any] = {}
         """Those that are there."""
-        self._later, self._where, self._strict = set(later), where, strict
+        self._announced, self._later, self._where, self._strict = frozenset(later), set(later), where, strict
         self._waiting: dict[str, Any] = {}
         self._layout = 0
         self._named_forgotten = False
@@ -54,10 +54,10 @@ class Parts:
         self._add(parts, "run.register")
         for name in parts:
             self._later.remove(name)
-            if self._resumed is not None:
+            if self._resumed is not None and name in self._waiting:
                 tree = {"layout": self._layout, "parts": self._waiting}
                 self._judge(state.restore_part(name, self.live, tree), self._resumed)
-                self._waiting.pop(name, None)
+                del self._waiting[name]
 
     def capture(self) -> dict[str, Any]:
         """Return the state of all parts and generators."""
@@ -103,7 +103,9 @@ class Parts:
         self.live |= parts
 
     def _judge(self, report: state.Report, step: int) -> None:
-        bad = [part for part in report.parts if part.status != "restored" and part.name not in self._later]
+        # One that is made later may not have been there yet at the save, or may not be here yet.
+        fine = {(name, "absent") for name in self._announced}
+        bad = [part for part in report.parts if part.status != "restored" and (part.name, part.status) not in fine]
         if bad:
             listed = "".join(f"\n  {part.name}: {part.status}: {part.detail}" for part in bad)
             message = f"{self._where}: step {step} did not come back as it was saved:{listed}"
