@@ -58,7 +58,8 @@ def _headline(found: Examination, page: Page) -> None:
     if found.reason is not None:
         page.prose((f"? {_HEADLINES[found.reason]}", "bold yellow"), hanging=2)
     elif found.hazards:
-        page.prose((f"! {wording.count(len(found.hazards), 'HAZARD')}{over}", "bold red"), hanging=2)
+        number = len(found.hazards)
+        page.prose((f"! {number} HAZARD{'S' if number > 1 else ''}{over}", "bold red"), hanging=2)
     else:
         page.prose((f"✓ NO HAZARD{over}", "bold green"), hanging=2)
 

@@ -4,7 +4,6 @@ import os
 import sys
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -110,6 +109,4 @@ class _Start:
 def _users_files() -> list[str]:
     """List the Python files of the user that are imported; torch has modules with a name that is no path."""
     files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
-    return sorted(
-        file for file in files if file and Path(file).is_absolute() and file.endswith(".py") and is_users(file)
-    )
+    return sorted(file for file in files if file and file.startswith("/") and file.endswith(".py") and is_users(file))

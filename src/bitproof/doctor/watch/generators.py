@@ -85,8 +85,9 @@ def held(holder: Any, name: str, wanted: tuple[type, ...]) -> Iterator[tuple[str
         seen.add(id(value))
         if isinstance(value, wanted):
             yield path, value
-        elif depth < _DEEPEST and len(waiting) < _MOST_OBJECTS and not isinstance(value, _WHOLE):
-            waiting.extend((f"{path}.{key}", part, depth + 1) for key, part in _parts(value))
+        elif depth < _DEEPEST and len(waiting) < _MOST_OBJECTS:
+            parts = ((key, part) for key, part in _parts(value) if not isinstance(part, _WHOLE))
+            waiting.extend((f"{path}.{key}", part, depth + 1) for key, part in parts)
 
 
 def generators_of_module(holder: Any) -> Iterator[tuple[str, Generator]]:
@@ -102,7 +103,7 @@ def state_digest(generator: Generator) -> int:
     """Return a digest of a generator's state."""
     if isinstance(generator, torch.Generator):
         return digest_tensor(generator.get_state().cpu())
-    return digest_bytes(repr(_state(generator)).encode())
+    return digest_bytes(b"".join(_bytes_of(_state(generator))))
 
 
 def shown_as(generator: Generator) -> list[int]:
@@ -130,6 +131,17 @@ def _state(generator: Any) -> Any:
     if isinstance(generator, np.random.RandomState):
         return generator.get_state(legacy=False)
     return generator.state
+
+
+def _bytes_of(state: Any) -> Iterator[bytes]:
+    """Yield the bytes of a state in a fixed order: not an array's ``repr``, which is cut as the user's settings say."""
+    if isinstance(state, np.ndarray):
+        yield state.tobytes()
+    elif isinstance(state, dict):
+        for value in state.values():
+            yield from _bytes_of(value)
+    else:
+        yield f"{state!r};".encode()
 
 
 def _seed(generator: Generator) -> int | None:
