@@ -9,6 +9,7 @@ import typer
 
 from bitproof.cli.main import app
 from bitproof.compare.causes.catalogue import BY_CODE
+from bitproof.facts.catalogue import FACTS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "examples" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -63,9 +64,23 @@ def test_codes_exist() -> None:
     assert shown <= BY_CODE.keys()
 
 
+def _anchors(page: Path) -> set[str]:
+    """Return the anchors that a site makes of a page's headings."""
+    headings = re.findall(r"^#+ (.*)$", _FENCE.sub("", page.read_text("utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 def test_links_lead_somewhere() -> None:
-    """Every relative link of the pages names a file of the repository."""
+    """Every relative link of the pages names a file of the repository, and a heading in it."""
     for page in PAGES:
-        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text("utf-8")):
+        for target, _, anchor in re.findall(r"\]\(([^)#]*)(#([^)]+))?\)", page.read_text("utf-8")):
             if "://" not in target:
-                assert (page.parent / target).exists(), f"{page.name}: {target}"
+                other = page.parent / target if target else page
+                assert other.exists(), f"{page.name}: {target}"
+                assert not anchor or anchor in _anchors(other), f"{page.name}: {target}#{anchor}"
+
+
+def test_the_reasons_name_every_fact() -> None:
+    """README's reasons why a resume is not exact rest on all facts, each a link."""
+    section = PAGES[0].read_text("utf-8").partition("## Why your resume is not exact")[2].partition("\n## ")[0]
+    assert set(re.findall(r"\[([DC]\d+)\]\(docs/facts.md#", section)) == {fact.id for fact in FACTS}
