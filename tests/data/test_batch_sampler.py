@@ -440,6 +440,31 @@ def test_sampler_of_one_rank() -> None:
     assert before + train(second) == whole
 
 
+@pytest.mark.parametrize(
+    "names", [("rank", "num_replicas"), ("rank", "world_size"), ("process_index", "num_processes")]
+)
+def test_names_of_a_rank(names: tuple[str, str]) -> None:
+    """A sampler's own rank is known by the names that torch, mmengine and accelerate give it, and not shared again."""
+    sampler = Buckets()
+    for name, value in zip(names, (1, 3), strict=True):
+        setattr(sampler, name, value)
+    held = loader(sampler)
+
+    assert (held.rank, held.world_size) == (1, 3)
+    assert read(held) == read(loader(Buckets()))
+
+
+def test_sampler_that_missed_its_world(tmp_path: Path) -> None:
+    """A sampler made for one process, in a group of processes that knows better, is refused: ranks would read the same."""
+    sampler = of_rank(0, 2)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/join", rank=0, world_size=1)
+    try:
+        with pytest.raises(TopologyError, match=r"is of \(rank, num_replicas\) \(0, 2\), and this is rank 0 of 1"):
+            loader(sampler)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
 def test_sampler_of_one_rank_in_another_world() -> None:
     """Batches of one rank cannot go on in another world size, and both are named."""
     state = loader(of_rank(0)).state_dict()

@@ -25,7 +25,7 @@ from bitproof.data.pickling import explain_pickling
 from bitproof.data.plan import Plan
 from bitproof.data.progress import OrderProgress, Positions, Progress
 from bitproof.data.sampler_progress import SamplerProgress, ranks_of
-from bitproof.data.topology import find_topology
+from bitproof.data.topology import find_topology, is_launched
 from bitproof.data.torch_loader import OrderChangedWarning, order_change, settings_of
 
 _WORKER_OPTIONS: Final = (
@@ -107,7 +107,7 @@ class Loader:
         fingerprint: str | None = None,
         batch_sampler: Iterable[Any] | None = None,
     ) -> None:
-        if batch_sampler is not None and rank is None and world_size is None:
+        if rank is None and world_size is None and not is_launched():
             rank, world_size = ranks_of(batch_sampler) or (None, None)
         self.rank, self.world_size = rank, world_size = find_topology(rank, world_size)
         self.dataset = dataset = _map_style(dataset)
@@ -331,8 +331,8 @@ class Loader:
         elif (own := ranks_of(self.batch_sampler)) not in {None, (rank, world_size)}:
             raise TopologyError(
                 f"the batch sampler is made for (rank, num_replicas) {own}, and gives no batches of rank {rank} of "
-                f"{world_size}. Check one that gives global batches, without rank and num_replicas, or with as many ranks "
-                "as it is made for, if that is 1."
+                f"{world_size}. Checking several topologies needs a batch sampler that gives global batches, without rank and "
+                "num_replicas."
             )
         else:
             options["batch_sampler"] = copy.deepcopy(self.batch_sampler)

@@ -246,11 +246,15 @@ class SamplerProgress:
 
 
 def ranks_of(batch_sampler: Any) -> tuple[int, int] | None:
-    """Return the (rank, num_replicas) that a batch sampler, or the sampler in it, is made for; None where it has none."""
+    """Return the (rank, num_replicas) that a batch sampler, or the sampler in it, is made for; None where it has none.
+
+    The names are torch's, mmengine's and accelerate's.
+    """
     for part in (batch_sampler, getattr(batch_sampler, "sampler", None)):
-        rank, replicas = getattr(part, "rank", None), getattr(part, "num_replicas", None)
-        if isinstance(rank, int) and isinstance(replicas, int):
-            return rank, replicas
+        for names in (("rank", "num_replicas"), ("rank", "world_size"), ("process_index", "num_processes")):
+            rank, replicas = (getattr(part, name, None) for name in names)
+            if isinstance(rank, int) and isinstance(replicas, int):
+                return rank, replicas
     return None
 
 
