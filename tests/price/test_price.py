@@ -273,7 +273,7 @@ def test_what_is_said() -> None:
     """The answer is one line; below it stand every figure, its spread, what costs most, and what was measured."""
     text = said(priced(made("deterministic", 9, 14, 32, part=False), made("algorithms", 9.5, 19, 36), seconds=0.5))
     lines = text.splitlines()
-    assert lines[0] == "deterministic: 0.800 of the speed without (0.700 to 0.900 in 3 rounds)"
+    assert lines[0] == "deterministic costs 20.0%: 0.800 of the speed without (0.700 to 0.900 in 3 rounds)"
     assert "10.0 to 40.0 a second" in text
     assert "costs most: algorithms" in text
     assert "10 steps a leg, after 5 that warm up; a processor, 2 threads, PyTorch 2.13.0" in text
@@ -284,9 +284,11 @@ def test_what_is_said() -> None:
 def test_noise_is_said() -> None:
     """Where determinism was faster in a round, that no cost shows is said instead of a gain."""
     text = said(priced(made("deterministic", 11, 18, 40, part=False), made("algorithms", 9, 21, 36), seconds=60.0))
-    assert text.splitlines()[0].endswith("no cost shows in every round)")
+    assert text.splitlines()[0] == "no cost shows: 1.000 of the speed without (0.900 to 1.100 in 3 rounds)"
     assert "no single setting was slower in every round" in text
     assert "steadier" not in text
+    once = said(priced(made("deterministic", 9, part=False), rounds=1, without=[10.0]))
+    assert once.startswith("deterministic: 0.900 of the speed without (one round, so no spread)")
 
 
 def test_a_failure_is_said() -> None:

@@ -40,7 +40,9 @@ class Variant:
 
 _PLAIN = Variant(WITHOUT, "the command as it is", None)
 _WHOLE = Variant("deterministic", "all that --deterministic sets", Choice())
-_WARNING = Variant("deterministic-warn", "the same, only warning of operations that cannot", Choice(warn_only=True))
+_WARNING = Variant(
+    "deterministic-warn", "all that --deterministic sets, warning of operations that cannot", Choice(warn_only=True)
+)
 _ALONE = (
     Variant("algorithms", "torch.use_deterministic_algorithms", Choice(groups=("algorithms",)), part=True),
     Variant("onednn", "torch.backends.mkldnn.deterministic", Choice(groups=("onednn",)), part=True),

@@ -42,10 +42,12 @@ def _lines(price: Price) -> list[Text]:
 def _headline(whole: Speed | None, rounds: int) -> Text:
     if whole is None or whole.ratio is None:
         return Text("the command does not run deterministically", "bold yellow")
-    lowest, highest = min(whole.ratios), max(whole.ratios)
-    spread = f"{lowest:.3f} to {highest:.3f} in {rounds} rounds" if rounds > 1 else "one round"
-    shows = "" if rounds == 1 or highest < 1 else "; no cost shows in every round"
-    return Text(f"{whole.name}: {whole.ratio:.3f} of the speed without ({spread}{shows})", "bold")
+    if rounds == 1:
+        return Text(f"{whole.name}: {whole.ratio:.3f} of the speed without (one round, so no spread)", "bold")
+    told = f"{whole.ratio:.3f} of the speed without ({min(whole.ratios):.3f} to {max(whole.ratios):.3f} in {rounds} rounds)"
+    if max(whole.ratios) >= 1:
+        return Text(f"no cost shows: {told}", "bold")
+    return Text(f"{whole.name} costs {1 - whole.ratio:.1%}: {told}", "bold")
 
 
 def _table(price: Price) -> list[Text]:
