@@ -18,6 +18,15 @@ PLANTS = {
             ("np.random.normal(scale=0.1), self.y[i]", "np.random.normal(scale=0.1), self.y[i]  # HERE"),
         ),
     ),
+    "no seed, with workers": Plant(
+        "not-seeded",
+        (
+            (SEEDS, ""),
+            ("np.random.normal(scale=0.1)", "0"),
+            ("nn.Sequential(nn.Linear(6, 8),", "nn.Sequential(\n    nn.Linear(6, 8),  # HERE\n   "),
+            (LOADER, LOADER.replace("shuffle=True", "shuffle=True, num_workers=2")),
+        ),
+    ),
     "files shuffled without a seed": Plant(
         "not-seeded",
         (

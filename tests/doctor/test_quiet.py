@@ -112,6 +112,37 @@ VARIANTS = {
     "workers that draw from the global generators": (
         (LOADER, "loader = DataLoader(data, 8, shuffle=True, num_workers=2)"),
     ),
+    "an endless stream, with workers": (
+        (
+            LOADER,
+            (
+                "class Stream(torch.utils.data.IterableDataset):\n    def __iter__(self):\n"
+                "        g = torch.Generator().manual_seed(torch.utils.data.get_worker_info().id)\n"
+                "        while True:\n            yield torch.randn(6, generator=g), torch.tensor(1)\n\n\n"
+                "from itertools import islice\nloader = list(islice(DataLoader(Stream(), 8, num_workers=2), 4))"
+            ),
+        ),
+    ),
+    "a data set that answers to every name": (
+        (
+            "class Noisy(Dataset):\n",
+            (
+                "class Noisy(Dataset):\n    def __getattr__(self, name):\n        raise RuntimeError(name)\n\n"
+                "    def __bool__(self):\n        raise RuntimeError\n\n    def __eq__(self, other):\n        raise RuntimeError\n\n"
+                "    def __hash__(self):\n        raise RuntimeError\n\n"
+            ),
+        ),
+        ("data = Noisy()", "data = Noisy.__new__(Noisy)\nNoisy.__init__(data)"),
+        (
+            LOADER,
+            (
+                "class Order:\n    def __init__(self, data):\n        self.data = data\n    def __iter__(self):\n"
+                "        return iter(range(32))\n    def __len__(self):\n        return 32\n\n\n"
+                "loader = DataLoader.__new__(DataLoader)\nDataset.__getitems__ = None\n"
+                "DataLoader.__init__(loader, data, 8, sampler=Order(data))"
+            ),
+        ),
+    ),
     "workers whose generators are made in them": (
         OWN,
         DRAW,
@@ -192,6 +223,16 @@ VARIANTS = {
             FORWARD,
             "    with torch.no_grad():\n        for _ in range(2):\n            torch.multinomial(model(inputs).softmax(1), 1)\n"
             + FORWARD,
+        ),
+    ),
+    "a rollout that training goes on with": (
+        (
+            LOOP,
+            (
+                "    model.eval()\n    with torch.no_grad():\n        states = [torch.randn(8, 6)]\n        for _ in range(3):\n"
+                "            model(states[-1])\n            states.append(states[-1] + torch.randn(6))\n    model.train()\n"
+                "    for inputs in states[:-1]:\n        labels = torch.zeros(8).long()\n"
+            ),
         ),
     ),
     "recomputed with its generator": (

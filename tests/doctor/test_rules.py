@@ -17,6 +17,7 @@ START = {
     "seeded": True,
     "cuda": True,
     "parallel": False,
+    "built": None,
     "deterministic": True,
     "warn_only": False,
     "cudnn_deterministic": False,

@@ -32,9 +32,9 @@ def is_users(file: str) -> bool:
     return not file.startswith(("<", _PACKAGE, *_FOREIGN))
 
 
-def called_by_user() -> bool:
-    """Tell whether the user's own code made the call that bitproof watches, not a library on its behalf."""
+def caller_file() -> str:
+    """Return the file of the code that made the call which bitproof watches: the user's, or a library's on its behalf."""
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # as above
     while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame = frame.f_back
-    return frame is not None and is_users(frame.f_code.co_filename)
+    return frame.f_code.co_filename if frame is not None else "<nobody>"

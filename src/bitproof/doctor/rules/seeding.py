@@ -30,7 +30,7 @@ def not_seeded(evidence: Evidence) -> Iterator[Hazard]:
         if found:
             names = " and ".join(_NAMES[name] for name in found)
             verb, noun = ("are", "generators") if len(found) > 1 else ("is", "generator")
-            where = next((where for where in found.values() if where), None)
+            where = next((where for where in found.values() if where), evidence.start.get("built"))
             yield hazard("not-seeded", f"{names} {noun} {verb} drawn from and never seeded", where)
 
 

@@ -1,6 +1,6 @@
 """Rules about who draws from which stream: ranks, workers, validation, recomputed passes, generators of one's own."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from bitproof.doctor.catalogue import hazard
 from bitproof.doctor.evidence import Evidence
@@ -8,6 +8,7 @@ from bitproof.doctor.hazard import Hazard
 from bitproof.doctor.notes import Note
 from bitproof.doctor.rules.drawing import moved, moved_inside
 from bitproof.trail.reader import Leg
+from bitproof.trail.records import unpack_digests
 
 _MAKERS = {
     "Generator": ("torch.Generator", "default_rng"),
@@ -108,7 +109,15 @@ def _made(evidence: Evidence, note: Note) -> str | None:
 def validation_draws(evidence: Evidence) -> Iterator[Hazard]:
     """Find evaluations that draw from torch's generator, where training draws from it too."""
     for leg in evidence.legs[:1]:
-        notes: Sequence[Note] = [n for n in evidence.noted("evaluation") if n.rank == 0 and n.data["drew"]]
+        trained = {digest for head in leg.steps for micro in head.micros for digest in unpack_digests(micro.samples)}
+        notes = [
+            note
+            for note in evidence.noted("evaluation")
+            # Without a loader it may be a rollout: training goes on with the samples that it drew, if there was time to.
+            if note.rank == 0
+            and note.data["drew"]
+            and (note.data["loader"] or (note.step < evidence.steps and not trained & set(note.data["rows"])))
+        ]
         if notes and (moved_inside(leg, "torch") or _shuffled(leg)):
             summary = "validation draws from torch's generator, which training draws from too"
             yield hazard("validation-draws", summary, notes[0].where)

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.modules import module as hooks
+from torch.utils.data._utils import worker
 
 from bitproof.doctor.watch.watch import Watch
 from bitproof.trail.probes.patching import wrap
-from bitproof.trail.site import is_users, user_line
+from bitproof.trail.site import caller_file, is_users, user_line
 
 _PARALLEL = "DistributedDataParallel"
 _VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
@@ -48,7 +49,8 @@ class _Start:
 
     def seeding(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def manual_seed(*args: Any, **kwargs: Any) -> Any:
-            if not torch.compiler.is_compiling():
+            # A loader's worker is seeded by torch, whether its parent was or not.
+            if not torch.compiler.is_compiling() and caller_file() != worker.__file__:
                 self._before_seed()
             return original(*args, **kwargs)
 
@@ -88,6 +90,7 @@ class _Start:
                 "generators": self._watch.initial,
                 "seeded": torch.initial_seed() != self._watch.initial_seed,
                 "cuda": torch.cuda.is_initialized(),
+                "built": self._built,
                 "parallel": self._parallel,
                 "main": os.path.abspath(main) if main else None,  # noqa: PTH100  # resolve() would follow links
                 "files": _users_files(),

@@ -6,6 +6,7 @@ seed from torch's generator whatever it does; that alone is no finding, a shuffl
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -14,12 +15,16 @@ from torch.utils.data import DataLoader
 
 from bitproof.compare.mersenne import shift
 from bitproof.doctor.watch.watch import Watch
+from bitproof.fingerprint import digest_rows
 from bitproof.trail.generators import TorchReader
+from bitproof.trail.looking import tensor_leaves
 from bitproof.trail.probes.patching import wrap
 from bitproof.trail.site import user_line
 
 _SEED_DRAWS = 2
 """32-bit draws of the seed that each of a loader's iterators takes."""
+_MOST_ROWS = 256
+_MOST_SAID = 8
 
 
 def attach(watch: Watch) -> None:
@@ -32,21 +37,36 @@ def attach(watch: Watch) -> None:
     watch.on_step.append(evaluation.step_taken)
 
 
+@dataclass
+class _Section:
+    """One evaluation, as it goes on.
+
+    Args:
+        begun: the generator's digest when it began.
+        loader: whether it reads a loader.
+    """
+
+    begun: int
+    loader: bool
+    drew: str | None = None
+    """Where it drew."""
+    rows: list[int] = field(default_factory=list)
+    """Digests of the samples that modules were given in it."""
+
+
 class _Evaluation:
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
         self._reader = TorchReader()
         self._inside = threading.local()
-        self._last: int | None = None
-        """The generator's digest after the last activity of this evaluation; None between evaluations."""
-        self._loader = False
-        """Whether a loader has been started in it."""
+        self._last = 0
+        """The generator's digest after the last activity of the open section."""
+        self._open: _Section | None = None
+        self._ended: list[_Section] = []
+        """Sections that drew, until training goes on."""
         self._loose = 0
-        """Evaluations so far without a loader."""
-        self._begun: int | None = None
-        """The generator's digest when this evaluation began."""
-        self._drew: str | None = None
-        """Where it drew."""
+        """Sections so far without a loader."""
+        self._said = 0
 
     def step_taken(self, _step: int) -> None:
         """Leave the evaluation: a step was taken."""
@@ -54,17 +74,28 @@ class _Evaluation:
 
     def _training(self) -> None:
         """Leave the evaluation, as training goes on; say that it drew, unless it put the generator back."""
-        if self._drew is not None and self._reader.read() != self._begun:
-            self._watch.say_once("evaluation", {"drew": True}, self._drew)
-        self._last, self._loader, self._drew = None, False, None
+        self._end()
+        if self._ended:
+            now = self._reader.read()
+            for section in self._ended:
+                if section.begun != now and self._said < _MOST_SAID:
+                    self._said += 1
+                    facts = {"drew": True, "loader": section.loader, "rows": section.rows}
+                    self._watch.say("evaluation", facts, section.drew)
+            self._ended.clear()
+
+    def _end(self) -> None:
+        if self._open is not None and self._open.drew is not None:
+            self._ended.append(self._open)
+        self._open = None
 
     def iterating(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def iterate(loader: Any) -> Any:
             if torch.is_grad_enabled():
                 self._training()
                 return original(loader)
-            self._loader = True
-            self._enter()
+            self._end()
+            self._enter(loader=True)
             before = self._reader.state()
             iterator = original(loader)
             if shift(before, self._reader.state(), 4 * _SEED_DRAWS) not in {0, _SEED_DRAWS}:
@@ -79,11 +110,15 @@ class _Evaluation:
             if torch.is_grad_enabled():
                 self._training()
                 return original(iterator)
-            self._enter()
+            self._enter(loader=True)
             try:
-                return original(iterator)
-            finally:
+                batch = original(iterator)
+            except StopIteration:
                 self._leave()
+                self._end()
+                raise
+            self._leave()
+            return batch
 
         return following
 
@@ -97,10 +132,11 @@ class _Evaluation:
             if torch.is_grad_enabled():
                 self._training()
                 return original(module, *args, **kwargs)
-            if module.training and not self._loader:
+            if module.training and self._open is None:
                 return original(module, *args, **kwargs)
             self._inside.module = True
-            self._enter()
+            section = self._enter(loader=False)
+            _note_rows(section, [*args, *kwargs.values()])
             try:
                 return original(module, *args, **kwargs)
             finally:
@@ -109,15 +145,16 @@ class _Evaluation:
 
         return call
 
-    def _enter(self) -> None:
+    def _enter(self, *, loader: bool) -> _Section:
         now = self._reader.read()
-        if self._last is None:
-            self._begun = now
-            self._loose += not self._loader
-            self._watch.say_once("evaluation", {"drew": False})
+        if self._open is None:
+            self._open = _Section(now, loader)
+            self._loose += not loader
+            self._watch.say_once("evaluation", {"drew": False, "loader": loader, "rows": []})
         elif now != self._last:
             self._note_draw()
         self._last = now
+        return self._open
 
     def _leave(self) -> None:
         now = self._reader.read()
@@ -127,5 +164,12 @@ class _Evaluation:
 
     def _note_draw(self) -> None:
         # What goes on without gradients in most steps belongs to training: a teacher, a rollout.
-        if self._drew is None and (self._loader or 2 * self._loose <= self._watch.step):
-            self._drew = user_line() or "?"
+        section = self._open
+        if section is not None and section.drew is None and (section.loader or 2 * self._loose <= self._watch.step):
+            section.drew = user_line() or "?"
+
+
+def _note_rows(section: _Section, given: list[Any]) -> None:
+    first = next((tensor for _, tensor in tensor_leaves(given)), None)
+    if first is not None and first.layout is torch.strided and first.dim() and len(section.rows) < _MOST_ROWS:
+        section.rows += digest_rows(first[:_MOST_ROWS])

@@ -34,7 +34,9 @@ class Held:
         """Follow the generators of a loader that is about to be iterated."""
         if hasattr(loader, "state_dict"):  # torchdata's: what it holds is in its own state
             return
-        held: list[tuple[str, Any]] = [("sampler", loader.batch_sampler or loader.sampler)]
+        # Without a question of truth: a sampler without a length raises.
+        sampler = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+        held: list[tuple[str, Any]] = [("sampler", sampler)]
         if not loader.num_workers:
             held += [("dataset", loader.dataset), ("collate_fn", loader.collate_fn)]
         for name, holder in held:

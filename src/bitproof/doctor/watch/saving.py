@@ -14,7 +14,7 @@ from bitproof.doctor.watch.generators import generators_of, held
 from bitproof.doctor.watch.watch import Watch
 from bitproof.trail.probes.files import path_of
 from bitproof.trail.probes.patching import wrap
-from bitproof.trail.site import called_by_user, user_line
+from bitproof.trail.site import caller_file, is_users, user_line
 
 _PICKLED = {
     lr_scheduler.LRScheduler: "schedulers",
@@ -66,7 +66,7 @@ class _Saves:
                 self._paths.add(path)
             facts = {
                 "path": path,
-                "direct": called_by_user(),
+                "direct": is_users(caller_file()),
                 "schedulers": [
                     where for thing, where in _alive(self.schedulers) if getattr(thing, "last_epoch", 0) > 0
                 ],
