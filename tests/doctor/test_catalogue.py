@@ -4,6 +4,7 @@ import ast
 from pathlib import Path
 
 from bitproof.doctor.catalogue import BY_CODE, CODES, page
+from bitproof.facts.catalogue import BY_ID
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,6 +33,11 @@ def test_every_code_has_a_rule_and_every_rule_a_code() -> None:
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
     assert set(BY_CODE) <= texts
+
+
+def test_facts_exist() -> None:
+    """Every fact that a hazard refers to is one that `bitproof facts` runs."""
+    assert {code.fact for code in CODES if code.fact} <= set(BY_ID)
 
 
 def test_codes_are_pinned() -> None:

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from bitproof.trail.reader import Leg
 
-GENERATORS = ("torch", "python", "numpy")
+WHOSE = {"torch": "torch's", "python": "Python's", "numpy": "NumPy's"}
+"""The global generators by the names that a trail gives them, in words."""
 _LOADERS = frozenset({"loader-started", "eval-loader-started"})
 
 

@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from bitproof.doctor.catalogue import hazard
 from bitproof.doctor.evidence import Evidence
 from bitproof.doctor.hazard import Hazard
-from bitproof.doctor.rules.drawing import moved, seeded
+from bitproof.doctor.rules.drawing import WHOSE, moved, seeded
 
-_NAMES = {"torch": "torch's", "python": "Python's", "numpy": "NumPy's"}
 _MODULES = {"python": "random", "numpy": "np.random"}
 _NO_DRAW = (
     "seed",
@@ -28,7 +27,7 @@ def not_seeded(evidence: Evidence) -> Iterator[Hazard]:
         known = set(seeded(leg)) | ({"torch"} if evidence.start.get("seeded") else set())
         found = {name: where for name, where in _drawn(evidence) if name not in known}
         if found:
-            names = " and ".join(_NAMES[name] for name in found)
+            names = " and ".join(WHOSE[name] for name in found)
             verb, noun = ("are", "generators") if len(found) > 1 else ("is", "generator")
             where = next((where for where in found.values() if where), evidence.start.get("built"))
             yield hazard("not-seeded", f"{names} {noun} {verb} drawn from and never seeded", where)

@@ -6,7 +6,7 @@ from bitproof.doctor.catalogue import hazard
 from bitproof.doctor.evidence import Evidence
 from bitproof.doctor.hazard import Hazard
 from bitproof.doctor.notes import Note
-from bitproof.doctor.rules.drawing import moved, moved_inside
+from bitproof.doctor.rules.drawing import WHOSE, moved, moved_inside
 from bitproof.trail.reader import Leg
 from bitproof.trail.records import unpack_digests
 
@@ -87,7 +87,7 @@ def generator_not_saved(evidence: Evidence) -> Iterator[Hazard]:
         if not notes[0].data["global"]:
             said, where = name, _made(evidence, notes[0])
         elif _goes_on(evidence, name):
-            said, where = f"{name}'s own generator", evidence.saving_line
+            said, where = f"{WHOSE.get(name, name)} generator", evidence.saving_line
         else:
             continue
         yield hazard("generator-not-saved", f"{said} is drawn from in the whole run and is in no checkpoint", where)

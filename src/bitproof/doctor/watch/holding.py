@@ -34,11 +34,9 @@ class Held:
         """Follow the generators of a loader that is about to be iterated."""
         if hasattr(loader, "state_dict"):  # torchdata's: what it holds is in its own state
             return
-        # Without a question of truth: a sampler without a length raises.
-        sampler = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
-        held: list[tuple[str, Any]] = [("sampler", sampler)]
+        held: list[tuple[str, Any]] = [("sampler", loader.sampler), ("batch_sampler", loader.batch_sampler)]
         if not loader.num_workers:
-            held += [("dataset", loader.dataset), ("collate_fn", loader.collate_fn)]
+            held = [("dataset", loader.dataset), ("collate_fn", loader.collate_fn), *held]
         for name, holder in held:
             for path, generator in generators_of(holder, name):
                 self._track(path, generator)
