@@ -59,6 +59,12 @@ def test_torn_under_a_temporary_name(writer: str, number: int, resumed_at: int, 
     assert verdict.seams[0].resumed_at == Moment(resumed_at)
 
 
+def test_torn_under_a_temporary_name_of_all(proved: Prover) -> None:
+    """A temporary name that every checkpoint goes through does not hide that there is one to resume from."""
+    verdict = proved("--one-temporary", kill="during-save:2")
+    assert (verdict.verdict, verdict.seams[0].resumed_at) == ("identical", Moment(3))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("writer", ["torch", "safetensors", "numpy", "json"])
 def test_every_save(writer: str, proved: Prover) -> None:

@@ -132,14 +132,17 @@ class Trial:
 
     def _checkpoints(self) -> set[str]:
         """Return the whole files that earlier legs wrote and that may be checkpoints."""
-        known = {t.path for leg in self.legs for t in leg.whole if t.writer in {"torch.save", "safetensors"}}
+        saved = set()
         for leg in self.legs:
             events = [e for x in leg.trail.legs for e in x.events] if leg.trail is not None else []
-            known |= {str(e.data.get("path")) for e in events if e.kind == "file-saved"}
+            saved |= {str(e.data.get("path")) for e in events if e.kind == "file-saved"}
+        # A whole file of the torn one's name was written before it: a temporary name that is used again and again.
+        known = saved - {self.torn}
+        known |= {t.path for leg in self.legs for t in leg.whole if t.writer in {"torch.save", "safetensors"}}
         if not any(t.writer in {"torch.save", "safetensors"} for t in self.proof.written):
             # A script that saves by other means. What it writes before its first step is settings and logs.
             known |= {t.path for leg in self.legs for t in leg.whole if t.writer == "open" and t.step > 0}
-        return known - {self.torn}
+        return known
 
     def _stays(self, torn: str) -> bool:
         """Tell whether the reference's file of the same name was still there at its end: then it is no temporary name."""

@@ -59,6 +59,8 @@ class Recorder:
         self._updates = 0
         self._depth = 0
         self._backward = 0
+        self._asked = False
+        """The generators of the step were read for the fetch that goes on."""
         self._skip_note: set[str] = set()
 
     @property
@@ -75,7 +77,13 @@ class Recorder:
 
     def loader_asked(self) -> None:
         """Note that a data loader is about to fetch a batch."""
+        self._asked = self._window.rng_start is None
         self._activity()
+
+    def loader_had_none(self) -> None:
+        """Note that the loader's pass was over: the next one draws its order before it fetches, and the step starts there."""
+        if self._asked:
+            self._window.rng_start = None
 
     def loader_batch(self, batch: Any, indices: list[Sample] | None) -> None:
         """Note a batch that a data loader yielded."""
@@ -340,6 +348,7 @@ class Recorder:
 
 _HEARD = (
     "loader_asked",
+    "loader_had_none",
     "loader_batch",
     "module_called",
     "module_returned",

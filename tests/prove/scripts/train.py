@@ -19,6 +19,7 @@ parser.add_argument("--passes", type=int, default=1, help="backward passes a ste
 parser.add_argument("--save-every", type=int, default=3)
 parser.add_argument("--writer", default="torch")
 parser.add_argument("--in-place", action="store_true")
+parser.add_argument("--one-temporary", action="store_true", help="use the same temporary name for every checkpoint")
 parser.add_argument("--forget", choices=["rng", "momentum"])
 parser.add_argument("--unseeded-from", type=int, help="draw from another stream in every run from this step on")
 parser.add_argument("--on-signal", choices=["save-and-end", "save", "ignore", "hang"])
@@ -82,7 +83,7 @@ def checkpoint() -> None:
     if options.in_place or options.writer == "safetensors":
         write(path, state())
     else:
-        temporary = path.with_suffix(".tmp")
+        temporary = options.out / "checkpoint.tmp" if options.one_temporary else path.with_suffix(".tmp")
         write(temporary, state())
         temporary.replace(path)
 

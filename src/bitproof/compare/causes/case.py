@@ -107,6 +107,11 @@ class Case:
         fits = [e for e in self.events_before(kind) if all(e.data.get(k) == v for k, v in wanted.items())]
         return fits[-1].where if fits else None
 
+    def loaded_at(self, on: str) -> str | None:
+        """Return the user's line that loads an object of a kind; None where several lines do, as one cannot tell which."""
+        lines = {e.where for e in self.events_before("load-state-dict") if e.data.get("on") == on}
+        return lines.pop() if len(lines) == 1 else None
+
     def saved_before(self) -> list[str]:
         """Say what was saved otherwise before training parted."""
         if self.saved is None or self.facet == "saved":

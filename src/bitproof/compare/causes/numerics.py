@@ -157,7 +157,7 @@ def _random_first(case: Case) -> bool:
 
 def _generators_differ(case: Case) -> bool:
     found = findings(case.reference, case.leg, case.divergence.step)
-    return any(drawn_for(case, f.generator) for f in found)
+    return any(drawn_for(case, f) for f in found)
 
 
 def _flags(values: set[object]) -> str:

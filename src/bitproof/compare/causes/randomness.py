@@ -23,6 +23,8 @@ class Finding:
     step: int
     expected: int
     found: int
+    right_when_called: bool = False
+    """It differs before the data is fetched, and no longer when the model is called."""
 
 
 def generators(case: Case) -> Iterator[Made]:
@@ -32,7 +34,7 @@ def generators(case: Case) -> Iterator[Made]:
     found = [
         f
         for f in findings(case.reference, case.leg, case.divergence.step)
-        if drawn(case.reference, case.leg, f.generator) and f.generator not in _shared(case)
+        if drawn(case.reference, case.leg, f.generator) and f.generator not in _shared(case) and not _too_early(case, f)
     ]
     explained = [(f.generator, *explain(case, f)) for f in found]
     confidence: Confidence = case.surest if root_in_generators(case) else "possible"
@@ -89,23 +91,23 @@ def root_in_generators(case: Case) -> bool:
     """
     if case.facet not in _WORK:
         return False
-    if (
-        case.facet == "batch"
-        and case.uses_loader
-        and not _same_positions(case)
-        and (case.resumed or not _epoch_begins(case))
-    ):
+    if case.facet == "batch" and case.uses_loader and not _same_positions(case) and not _epoch_begins(case):
         return False
-    return any(drawn_for(case, f.generator) for f in findings(case.reference, case.leg, case.divergence.step))
+    return any(drawn_for(case, f) for f in findings(case.reference, case.leg, case.divergence.step))
 
 
-def drawn_for(case: Case, name: str) -> bool:
+def drawn_for(case: Case, finding: Finding) -> bool:
     """Tell whether a generator is drawn from for what differs: in the model's work, or for the batch before it.
 
     One that only shuffles each epoch does not explain another loss. Where nothing later was read, it may have been.
     """
-    step = case.divergence.step
-    for side in (case.reference, case.leg):
+    if _too_early(case, finding):
+        return False
+    if case.facet == "batch" and finding.generator == "torch" and _order_is_drawn(case):
+        return True
+    step, name = case.divergence.step, finding.generator
+    # Where the model is called with the right state, the leg's moved in between because it was put right.
+    for side in (case.reference,) if finding.right_when_called else (case.reference, case.leg):
         head, after, before = side.head(step), side.head(step + 1), side.head(step - 1)
         if head is None:
             continue
@@ -136,9 +138,25 @@ def findings(reference: Side, leg: Placed, step: int) -> list[Finding]:
         for before, now in phases:
             expected, actual = before.get(name), now.get(name)
             if expected is not None and actual is not None and expected != actual:
-                found.append(Finding(name, step, expected, actual))
+                called = phases[-1][0].get(name), phases[-1][1].get(name)
+                right = None not in called and called[0] == called[1]
+                found.append(Finding(name, step, expected, actual, right))
                 break
     return found
+
+
+def _too_early(case: Case, finding: Finding) -> bool:
+    """Tell whether a generator was right again before what differs: it explains a batch then, and nothing later."""
+    return finding.right_when_called and case.facet != "batch"
+
+
+def _order_is_drawn(case: Case) -> bool:
+    """Tell whether a pass begins at the step whose order, or whose workers' seeds, come from torch's global generator."""
+    begun = [e for step, e in case.reference.events("loader-started") if step == case.divergence.step - 1]
+    return any(
+        not e.data.get("own_generator") and (e.data.get("workers") or "Random" in str(e.data.get("sampler")))
+        for e in begun
+    )
 
 
 def drawn(reference: Side, leg: Placed, name: str) -> bool:

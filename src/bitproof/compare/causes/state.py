@@ -36,7 +36,7 @@ def weights(case: Case) -> Iterator[Made]:
         ]
         summary = f"{len(foreign)} weights that are trained or updated are none of the reference's model"
         remedy = "Load into the model that the optimizer was built over; do not replace it, or build the optimizer again and load that last."
-        where = case.where("load-state-dict", on="module")
+        where = case.loaded_at("module")
         yield made("weights-not-restored", case.surest, summary, [*evidence, *_also(case)], where, remedy)
         return
     evidence = [
@@ -48,7 +48,7 @@ def weights(case: Case) -> Iterator[Made]:
     if case.joint is not None and case.joint.how == "nothing":
         evidence.insert(0, "the resumed leg's first weights are none that the reference ever had")
     summary = f"{_count(case)} weights are not those of the reference at the seam"
-    yield made("weights-not-restored", case.surest, summary, evidence, case.where("load-state-dict", on="module"))
+    yield made("weights-not-restored", case.surest, summary, evidence, case.loaded_at("module"))
 
 
 def buffers(case: Case) -> Iterator[Made]:
@@ -62,7 +62,7 @@ def buffers(case: Case) -> Iterator[Made]:
             *_also(case),
         ]
         summary = f"{_count(case)} buffers are not those of the reference at the seam"
-        yield made("buffers-not-restored", case.surest, summary, evidence, case.where("load-state-dict", on="module"))
+        yield made("buffers-not-restored", case.surest, summary, evidence, case.loaded_at("module"))
 
 
 def optimizer(case: Case) -> Iterator[Made]:
@@ -70,7 +70,7 @@ def optimizer(case: Case) -> Iterator[Made]:
     if case.facet != "optimizer" or not case.resumed or not case.at_seam:
         return
     sides = case.tensors("optimizer")
-    where = case.where("load-state-dict", on="optimizer")
+    where = case.loaded_at("optimizer")
     loads = case.events_before("load-state-dict")
     never = not any(event.data.get("on") == "optimizer" for event in loads)
     evidence = ["the weights at the seam are equal"]
@@ -109,7 +109,7 @@ def hyperparameters(case: Case) -> Iterator[Made]:
         rates = ""
     if case.at_seam:
         evidence = [*(_how_far(case, "hyperparameters") or [rates]), *_also(case)]
-        where = case.where("load-state-dict", on="optimizer")
+        where = case.loaded_at("optimizer")
         summary = f"{rates or 'a group setting differs'} at the seam"
         yield made("hyperparameters-not-restored", case.surest, summary, evidence, where)
         return
@@ -133,7 +133,7 @@ def hyperparameters(case: Case) -> Iterator[Made]:
     if loads and late == 1:
         remedy = "Save the checkpoint after scheduler.step(), not between optimizer.step() and scheduler.step()."
     summary = f"the rate is right at the seam and parts at step {case.divergence.step}: {rates or 'a setting differs'}"
-    where = case.where("load-state-dict", on="scheduler")
+    where = case.loaded_at("scheduler")
     yield made("schedule-restarted", case.surest, summary, evidence, where, remedy)
 
 
@@ -143,7 +143,7 @@ def scaler(case: Case) -> Iterator[Made]:
         loads = any(e.data.get("on") == "scaler" for e in case.events_before("load-state-dict"))
         evidence = [*_how_far(case, "scaler"), "" if loads else "no scaler's load_state_dict was called"]
         summary = f"the gradient scaler's state differs at step {case.divergence.step}"
-        yield made("scaler-not-restored", case.surest, summary, evidence, case.where("load-state-dict", on="scaler"))
+        yield made("scaler-not-restored", case.surest, summary, evidence, case.loaded_at("scaler"))
 
 
 def mode(case: Case) -> Iterator[Made]:
@@ -184,7 +184,7 @@ def saved(case: Case) -> Iterator[Made]:
         yield made("average-not-restored", case.surest, summary, evidence, None)
     elif counters:
         summary = f"the schedule's counter started again: {first[0]}; the rate has not parted yet"
-        yield made("schedule-restarted", case.surest, summary, evidence, case.where("load-state-dict", on="scheduler"))
+        yield made("schedule-restarted", case.surest, summary, evidence, case.loaded_at("scheduler"))
     else:
         summary = f"something that is saved came back different: {first[0]}; training is equal all the same"
         yield made("other-state-not-restored", case.surest, summary, evidence, None)

@@ -65,7 +65,11 @@ def _watch_iterators(recorder: Recorder) -> Detach:
             # The state before the fetch: an augmentation draws inside it.
             if torch.is_grad_enabled():
                 recorder.loader_asked()
-            batch = original(iterator)
+            try:
+                batch = original(iterator)
+            except StopIteration:
+                recorder.loader_had_none()
+                raise
             queue = drawn.get(iterator)
             index = queue.popleft() if queue else None
             if torch.is_grad_enabled():
@@ -110,6 +114,7 @@ def _facts(loader: Any) -> dict[str, Any]:
         "length": len(dataset) if hasattr(dataset, "__len__") else None,
         "sampler": type(sampler).__name__,
         "batch_size": getattr(loader, "batch_size", None),
+        "own_generator": getattr(loader, "generator", None) is not None,
         "workers": getattr(loader, "num_workers", 0),
         "start_method": _start_method(loader),
         "persistent_workers": getattr(loader, "persistent_workers", False),
