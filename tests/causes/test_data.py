@@ -308,9 +308,14 @@ def test_rest_of_epoch_skipped(lab: Lab) -> None:
 
 
 def test_first_order_again(lab: Lab) -> None:
-    """An epoch that comes in the order of the run's first is data that started again."""
+    """An epoch that comes in the order of the run's first, as its generator was seeded again: that comes first."""
     verdict = lab.prove(FirstOrderForEver.train, 7)
-    assert_only(verdict, "data-restarted", step=6, facet="batch", said=["batch 1 (step 1)", "first batch of the run"])
+    assert (verdict.divergence.step, verdict.divergence.facet) == (6, "batch")
+    assert [(cause.code, cause.confidence) for cause in verdict.causes] == [
+        ("rng-reseeded", "certain"),
+        ("data-restarted", "likely"),
+    ]
+    assert "first batch of the run" in evidence_of(verdict, "data-restarted")
 
 
 def test_other_permutation(lab: Lab) -> None:

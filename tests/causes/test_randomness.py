@@ -115,35 +115,11 @@ class Epochs(Loop):
         return super().loss(x, y) * (1 + self.count)
 
 
-class ReseededEpochs(Epochs):
-    """Seeds again in each process and restores no generator; the count does not matter."""
-
-    def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        """Weigh nothing."""
-        return Loop.loss(self, x, y)
-
-    def restore(self, state: State) -> None:
-        """Pass over the generators."""
-        state.pop("rng")
-        super().restore(state)
-
-
 def test_a_pass_that_begins_is_no_shift(lab: Lab) -> None:
     """A loader that draws its order when a resumed epoch begins drew it in the reference too: no generator is blamed."""
     verdict = lab.prove(Epochs.train, 7)
     assert (verdict.divergence.step, verdict.divergence.facet) == (6, "loss")
     assert [cause.code for cause in verdict.causes] == ["unknown"]
-
-
-def test_an_order_that_is_drawn_again(lab: Lab) -> None:
-    """Where an epoch begins, its order comes from the generator: that this was seeded again comes first."""
-    verdict = lab.prove(ReseededEpochs.train, 7)
-    assert (verdict.divergence.step, verdict.divergence.facet) == (6, "batch")
-    assert [(cause.code, cause.confidence) for cause in verdict.causes] == [
-        ("rng-reseeded", "certain"),
-        ("data-restarted", "likely"),
-    ]
-    assert "loop.py" in (verdict.causes[0].where or "")
 
 
 def test_seeded_again(lab: Lab) -> None:

@@ -108,8 +108,13 @@ class Case:
         return fits[-1].where if fits else None
 
     def loaded_at(self, on: str) -> str | None:
-        """Return the user's line that loads an object of a kind; None where several lines do, as one cannot tell which."""
-        lines = {e.where for e in self.events_before("load-state-dict") if e.data.get("on") == on}
+        """Return the user's line that loads an object of a kind; None where several lines do, as one cannot tell which.
+
+        One that passed over keys is the one.
+        """
+        loads = [e for e in self.events_before("load-state-dict") if e.data.get("on") == on]
+        lenient = [e for e in loads if e.data.get("missing_keys_count") or e.data.get("unexpected_keys_count")]
+        lines = {e.where for e in lenient or loads}
         return lines.pop() if len(lines) == 1 else None
 
     def saved_before(self) -> list[str]:
