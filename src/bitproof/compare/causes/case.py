@@ -108,14 +108,16 @@ class Case:
         return fits[-1].where if fits else None
 
     def loaded_at(self, on: str) -> str | None:
-        """Return the user's line that loads an object of a kind; None where several lines do, as one cannot tell which.
+        """Return the user's line that loads an object of a kind; None where there are several of them.
 
-        One that passed over keys is the one.
+        One that passed over keys is the one. Which of several objects a line loads, the trail does not tell.
         """
         loads = [e for e in self.events_before("load-state-dict") if e.data.get("on") == on]
         lenient = [e for e in loads if e.data.get("missing_keys_count") or e.data.get("unexpected_keys_count")]
+        sides = self.tensors("weights" if on == "module" else "hyperparameters")
+        owners = {name.partition("/")[0] for name in sides[0].names} if sides is not None else set()
         lines = {e.where for e in lenient or loads}
-        return lines.pop() if len(lines) == 1 else None
+        return lines.pop() if len(lines) == 1 and (lenient or len(owners) <= 1) else None
 
     def saved_before(self) -> list[str]:
         """Say what was saved otherwise before training parted."""
