@@ -45,6 +45,9 @@ def test_list_show_and_verify(run: Path) -> None:
     assert shown["checkpoint"]["step"] == 2
     assert shown["tensors"]["parts/model/state/parameters/0.weight"]["shape"] == [8, 4]
     assert shown["legs"][0]["leg"] == 1
+    said = CliRunner().invoke(app, ["ls", str(run)]).output
+    assert " kB written" in said
+    assert "0.0 MB" not in said
     assert answer("verify", run)["problems"] == []
     assert answer("gc", run)["files"] == 0
 
@@ -58,7 +61,25 @@ def test_export_gives_the_weights_of_a_state_dict(run: Path, tmp_path: Path) -> 
     assert answer("diff", run, target)["verdict"] == "identical"
     said = CliRunner().invoke(app, ["export", str(run), str(target), "--part", "student"])
     assert isinstance(said.exception, UsageError)
-    assert "no module 'student'; it has: model, ema" in str(said.exception)
+    assert "no module 'student'; it has: model, ema. Name one with --part." in str(said.exception)
+
+
+def test_comparing_a_module_by_name(run: Path, tmp_path: Path) -> None:
+    """``--part`` names the module that a file, or another checkpoint, is compared with; where there is none, what to name is said."""
+    target = tmp_path / "ema.safetensors"
+    answer("export", run, target, "--part", "ema")
+    assert answer("diff", run, target, "--part", "ema")["verdict"] == "identical"
+    assert answer("diff", run, target, status=1)["verdict"] == "different"
+    found = answer("diff", f"{run}@1", f"{run}@2", "--part", "model", status=1)
+    assert found["tensors"] == len(parts()["model"].state_dict())
+    assert found["differences"][0]["name"] == "0.bias"
+    for words, message in [
+        ([run, target, "--part", "student"], "no module 'student'; it has: model, ema. Name one with --part."),
+        ([target, target, "--part", "ema"], r"--part ema: neither .* is a run's checkpoint"),
+        ([run / "trail", run / "trail", "--part", "ema"], "--part ema is for checkpoints"),
+    ]:
+        with pytest.raises(UsageError, match=message):
+            CliRunner().invoke(app, ["diff", *map(str, words)], catch_exceptions=False)
 
 
 def test_two_checkpoints_of_a_run_differ_tensor_by_tensor(run: Path) -> None:
