@@ -102,7 +102,9 @@ def test_what_is_shared_counts_at_each_place(tmp_path: Path) -> None:
         source = DataLoader(TensorDataset(torch.arange(8)), 4, shuffle=True, generator=generator)
         for _ in run.batches(source):
             run.save()
-    found = {part.name: part for part in contents(opened(Store(tmp_path, create=False), None).document)}
+    document = opened(Store(tmp_path, create=False), None).document
+    assert b'{"is":"again"' in document
+    found = {part.name: part for part in contents(document)}
     assert (found["one"].values, found["other"].values) == (2, 2)
     assert (found["noise"].kind, found["noise"].counts) == ("generator", "1 generator")
     assert [part.kind for name, part in found.items() if name.startswith("loader 0: ")] == ["generator"]

@@ -79,7 +79,7 @@ def contents(document: bytes) -> list[Content]:
 
 def _items(node: Any) -> dict[str, Any]:
     node = node.value if isinstance(node, nodes.Shared) else node
-    return dict(node.items) if isinstance(node, nodes.Dict) else {}
+    return {str(key): value for key, value in node.items} if isinstance(node, nodes.Dict) else {}
 
 
 class _Counts:
@@ -90,7 +90,12 @@ class _Counts:
 
     def content(self, node: Any, **said: Any) -> Content:
         leaves = list(self._leaves(node))
-        return Content(**said, **{kind: leaves.count(kind) for kind in ("tensors", "values", "generators")})
+        return Content(
+            **said,
+            tensors=leaves.count("tensors"),
+            values=leaves.count("values"),
+            generators=leaves.count("generators"),
+        )
 
     def _leaves(self, node: Any) -> Iterator[str]:
         match node:
