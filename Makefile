@@ -8,6 +8,7 @@ PROVE := $(BIN)/bitproof prove
 .PHONY: demo test lint slow bench site clean
 
 $(READY): pyproject.toml constraints.txt
+	@echo "making .venv and installing bitproof and its pinned dependencies, a few minutes …"
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[test,dev,docs,report]"
 	touch $@

@@ -8,7 +8,7 @@ from bitproof.cli.main import app
 OPTIONS = {
     "causes": {"--json", "--verbose", "-v", "codes"},
     "data": set(),
-    "diff": {"--html", "--json", "--verbose", "-v", "other", "reference"},
+    "diff": {"--html", "--json", "--part", "--verbose", "-v", "other", "reference"},
     "facts": {"--json", "--other-python", "--topic", "ids"},
     "quiz": {"--count", "--difficulty", "--json", "--lang", "--other-python", "--seed", "--topic"},
     "doctor": {

@@ -8,6 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+from typer.testing import CliRunner
+
+from bitproof.cli.main import app
+from bitproof.cli.output import size_text
 from kit.proofs import TRAIN, bitproof
 
 PROVE = ["--kill", "5", "--resume-args=--resume", "--", sys.executable, str(TRAIN), "--out", "{out}"]
@@ -123,6 +128,25 @@ def test_silence() -> None:
         progress._QUIET = before
     assert written.getvalue().startswith("reference: 7 of 12 steps, 99 s, printed nothing for ")
     assert len(written.getvalue().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [("doctor", "[-- COMMAND…]"), ("facts", "[ID]…"), ("causes", "[CODE]…"), ("prove", "-- COMMAND…"), ("ls", "RUN")],
+)
+def test_usage_line(command: str, arguments: str) -> None:
+    """A usage line names its arguments as its examples do, with one pair of brackets for what may be left out."""
+    said = CliRunner().invoke(app, [command, "--help"])
+    assert said.output.splitlines()[0] == f"Usage: bitproof {command} [OPTIONS] {arguments}"
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 B"), (99, "99 B"), (100, "0.1 kB"), (24_100, "24.1 kB"), (100_000, "0.1 MB"), (1_500_000, "1.5 MB")],
+)
+def test_small_sizes_are_not_zero(size: int, text: str) -> None:
+    """A size is written in MB, and in kB or B where that would be 0.0."""
+    assert size_text(size) == text
 
 
 def test_help_is_quick_and_complete(tmp_path: Path) -> None:

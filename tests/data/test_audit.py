@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from bitproof.cli.data import app
 from bitproof.data import Loader, Topology, audit
+from bitproof.data.audit import Audit, Difference
 from bitproof.data.errors import BatchError, TargetError, TopologyError
 
 ONE, TWO = Topology(1, 0), Topology(2, 2)
@@ -213,6 +214,30 @@ def test_command_finding(tmp_path: Path) -> None:
 
     assert json.loads(output)["difference"]["facet"] == "content"
     assert status == 1
+
+
+def test_command_finding_recommends_no_loader(tmp_path: Path) -> None:
+    """Where the loader that was made for the data set differs itself, what to do about that is said in place of how to make it."""
+    status, output = run(tmp_path, "own", "--second", "2x1")
+    _, as_json = run(tmp_path, "own", "--second", "2x1", "--json")
+    first, *lines = output.splitlines()
+
+    assert first.startswith("different at position ")
+    assert lines == [
+        "  What to do: draw from the global generators or bitproof.data.sample_rng(), and keep nothing between samples.",
+        "  Then check again: no loader makes up for this.",
+    ]
+    assert [f"  {line}" for line in json.loads(as_json)["advice"]] == lines
+    assert status == 1
+
+
+def test_what_to_do_about_another_order() -> None:
+    """A difference in the order comes with a remedy of its own; no difference, with none."""
+    settings = {"first": ONE, "second": TWO, "batches": 1, "samples": 4, "unseen": 0}
+    other = Difference(position=0, facet="order", first=(0, 1), second=(0, 2))
+
+    assert "let the batches follow from seed and epoch alone" in Audit(**settings, difference=other).advice[0]
+    assert Audit(**settings, difference=None).advice == ()
 
 
 @pytest.mark.parametrize(

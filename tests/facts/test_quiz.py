@@ -384,6 +384,21 @@ def test_ctrl_c(name: str, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_keys_typed_before_the_question(tmp_path: Path) -> None:
+    """What is typed while a fact is being tried answers no question that was not shown yet."""
+    words = read("en").words
+    with Terminal(["quiz", "--lang", "en", *EASY], tmp_path) as terminal:
+        terminal.wait_for(words.wait[:20])
+        wrong = next(letter for letter in "abcd" if letter != _right("en", 0)[0])
+        terminal.type(f"{wrong}\n")
+        terminal.wait_for(f"{words.prompt}: ")
+        terminal.type(f"{_right('en', 0)[0]}\n")
+        terminal.wait_for(f"{words.prompt}: ", 2)
+        terminal.type("\x04")
+        assert terminal.end() == 0
+        assert words.total.format(right=1, asked=1) in terminal.shown
+
+
 def test_facts_at_a_terminal(tmp_path: Path) -> None:
     """At a terminal, what is being tried is said and taken away again; verdicts have colour."""
     with Terminal(["facts", "D1", "C5"], tmp_path) as terminal:

@@ -2,19 +2,24 @@
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from run_training import parts, train
 from safetensors.torch import load_file, save_file
+from torch.utils.data import DataLoader, TensorDataset
 from typer.testing import CliRunner
 
 from bitproof.cli.main import app
 from bitproof.errors import CheckpointCorruptError, UsageError
 from bitproof.run import Every, Run
-from bitproof.run.checkpoints import compare
+from bitproof.run.checkpoints import compare, opened
+from bitproof.run.contents import contents
+from bitproof.store import Store
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +50,64 @@ def test_list_show_and_verify(run: Path) -> None:
     assert shown["checkpoint"]["step"] == 2
     assert shown["tensors"]["parts/model/state/parameters/0.weight"]["shape"] == [8, 4]
     assert shown["legs"][0]["leg"] == 1
+    said = CliRunner().invoke(app, ["ls", str(run)]).output
+    assert " kB written" in said
+    assert "0.0 MB" not in said
     assert answer("verify", run)["problems"] == []
     assert answer("gc", run)["files"] == 0
+
+
+def test_show_lists_every_part(run: Path) -> None:
+    """Also what holds no tensor is listed with its kind: schedule, counter, generators, the loader's position, the place."""
+    found = {part["name"]: part for part in answer("show", run, "--step", "2")["parts"]}
+    assert {name: part["kind"] for name, part in found.items()} == {
+        "model": "module",
+        "ema": "module",
+        "optimizer": "optimizer",
+        "scheduler": "scheduler",
+        "scaler": "scaler",
+        "count": "value",
+        "python": "generator",
+        "numpy": "generator",
+        "torch": "generator",
+        "loader 0": "loader position",
+        "loop": "place in the loop",
+    }
+    assert found["scheduler"]["type"] == "StepLR"
+    assert found["scheduler"]["tensors"] == 0
+    assert found["scheduler"]["values"] >= len(parts()["scheduler"].state_dict())
+    assert (found["count"]["tensors"], found["count"]["values"]) == (0, 1)
+    assert found["torch"]["tensors"] == 1
+    shown = CliRunner().invoke(app, ["show", str(run), "--step", "2"]).output
+    assert re.search(r"^parts:\n  model +module \(Sequential\) +\d+ tensors, \d+ plain values\n", shown, re.MULTILINE)
+    assert re.search(r"^  scheduler +scheduler \(StepLR\) +\d+ plain values\n", shown, re.MULTILINE)
+    assert re.search(r"^  loader 0 +loader position +\d+ plain values\n", shown, re.MULTILINE)
+    assert "\ntensors:\n  parts/model/state/parameters/0.weight  float32[8, 4]\n" in shown
+
+
+def test_show_of_a_store_without_a_run(tmp_path: Path) -> None:
+    """A checkpoint that another program saved in a store has tensors, and no parts that are known."""
+    with Store(tmp_path) as store:
+        store.save(b'{"epoch": 1}', {"weight": torch.zeros(3)}, step=1)
+    shown = answer("show", tmp_path)
+    assert shown["parts"] == []
+    assert list(shown["tensors"]) == ["weight"]
+
+
+def test_what_is_shared_counts_at_each_place(tmp_path: Path) -> None:
+    """Generators that are parts, that a part holds, or that a loader draws from are listed; so is an object of two parts."""
+    both, generator = [1, 2], torch.Generator()
+    made = {"one": {"seen": both}, "other": {"seen": both}, "noise": np.random.default_rng(0)}
+    with Run(tmp_path, save_every=None, background=False, **made) as run:
+        source = DataLoader(TensorDataset(torch.arange(8)), 4, shuffle=True, generator=generator)
+        for _ in run.batches(source):
+            run.save()
+    document = opened(Store(tmp_path, create=False), None).document
+    assert b'{"is":"again"' in document
+    found = {part.name: part for part in contents(document)}
+    assert (found["one"].values, found["other"].values) == (2, 2)
+    assert (found["noise"].kind, found["noise"].counts) == ("generator", "1 generator")
+    assert [part.kind for name, part in found.items() if name.startswith("loader 0: ")] == ["generator"]
 
 
 def test_export_gives_the_weights_of_a_state_dict(run: Path, tmp_path: Path) -> None:
@@ -58,7 +119,25 @@ def test_export_gives_the_weights_of_a_state_dict(run: Path, tmp_path: Path) -> 
     assert answer("diff", run, target)["verdict"] == "identical"
     said = CliRunner().invoke(app, ["export", str(run), str(target), "--part", "student"])
     assert isinstance(said.exception, UsageError)
-    assert "no module 'student'; it has: model, ema" in str(said.exception)
+    assert "no module 'student'; it has: model, ema. Name one with --part." in str(said.exception)
+
+
+def test_comparing_a_module_by_name(run: Path, tmp_path: Path) -> None:
+    """``--part`` names the module that a file, or another checkpoint, is compared with; where there is none, what to name is said."""
+    target = tmp_path / "ema.safetensors"
+    answer("export", run, target, "--part", "ema")
+    assert answer("diff", run, target, "--part", "ema")["verdict"] == "identical"
+    assert answer("diff", run, target, status=1)["verdict"] == "different"
+    found = answer("diff", f"{run}@1", f"{run}@2", "--part", "model", status=1)
+    assert found["tensors"] == len(parts()["model"].state_dict())
+    assert found["differences"][0]["name"] == "0.bias"
+    for words, message in [
+        ([run, target, "--part", "student"], "no module 'student'; it has: model, ema. Name one with --part."),
+        ([target, target, "--part", "ema"], r"--part ema: neither .* is a run's checkpoint"),
+        ([run / "trail", run / "trail", "--part", "ema"], "--part ema is for checkpoints"),
+    ]:
+        with pytest.raises(UsageError, match=message):
+            CliRunner().invoke(app, ["diff", *map(str, words)], catch_exceptions=False)
 
 
 def test_two_checkpoints_of_a_run_differ_tensor_by_tensor(run: Path) -> None:

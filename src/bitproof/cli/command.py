@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 _PLACEHOLDERS = {"path": "PATH", "int": "N", "float": "NUMBER", "str": "TEXT"}
 _TYPE = re.compile(r" <(?:list\[)?(\w+)(?: range)?\]?>$")
 _BRACES = re.compile(r"^\{(.*)\}(?:\.\.\.)?$")
+_OPTIONAL = re.compile(r"^\[(\[.*)\]\.\.\.$")
+"""A placeholder with brackets and dots of its own, in those that click puts around it."""
 
 
 class Command(TyperCommand):
@@ -21,7 +23,8 @@ class Command(TyperCommand):
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the pieces of the usage line."""
-        return [_BRACES.sub(lambda found: _argument(found[1]), piece) for piece in super().collect_usage_pieces(ctx)]
+        pieces = [_BRACES.sub(lambda found: _argument(found[1]), piece) for piece in super().collect_usage_pieces(ctx)]
+        return [_OPTIONAL.sub(r"\1", piece) for piece in pieces]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write arguments and options, a name or a value's placeholder in place of the type."""

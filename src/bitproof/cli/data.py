@@ -37,10 +37,12 @@ def check(
     checked = load_target(target, batch_size=batch_size, seed=seed)
     with failures_named(target, "reading its samples"):
         found = audit(checked.loader, *topologies, batches=batches)
+    # A loader that is no remedy is not recommended.
+    advice = checked.advice if found.difference is None else found.advice
     if as_json:
-        print_json(found.to_dict() | {"advice": checked.advice})
+        print_json(found.to_dict() | {"advice": advice})
     else:
-        print_lines([str(found), *(f"  {line}" for line in checked.advice)])
+        print_lines([str(found), *(f"  {line}" for line in advice)])
     raise typer.Exit(0 if found.difference is None else 1)
 
 

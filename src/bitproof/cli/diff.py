@@ -9,6 +9,10 @@ import typer
 def diff(
     reference: Annotated[Path, typer.Argument(help="The trail that is right, or a checkpoint.")],
     other: Annotated[Path, typer.Argument(help="The trail, or checkpoint, to compare with it.")],
+    part: Annotated[
+        str | None,
+        typer.Option(help="Of a run's checkpoint, the module to compare; by default model, or all of two runs'."),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON and nothing else.")] = False,
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page with pictures.")] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print all evidence.")] = False,
@@ -26,6 +30,8 @@ def diff(
 
       bitproof diff runs/digits@120 model.safetensors
 
+      bitproof diff --part ema runs/digits@120 ema.safetensors
+
       bitproof diff --html page.html a.trail b.trail
     """
     from bitproof.cli.output import check_page, show, show_checkpoints  # noqa: PLC0415  # --help must be quick
@@ -37,6 +43,8 @@ def diff(
     if is_checkpoint(reference) and is_checkpoint(other):
         if html is not None:
             raise UsageError("--html is for two trails; two checkpoints have no steps to draw.")
-        show_checkpoints(compare(reference, other), as_json=json, verbose=verbose)
+        show_checkpoints(compare(reference, other, part=part), as_json=json, verbose=verbose)
+    if part is not None:
+        raise UsageError(f"--part {part} is for checkpoints; a trail is compared as a whole.")
     check_page(html)
     show(compare_trails(read_trail(reference), read_trail(other)), as_json=json, page=html, verbose=verbose)

@@ -8,7 +8,7 @@ import typer
 
 def facts(
     ids: Annotated[
-        list[str] | None, typer.Argument(help="Only these, with their code and remedy.", metavar="ID")
+        list[str] | None, typer.Argument(help="Only these, with their code and remedy.", metavar="[ID]…")
     ] = None,
     topic: Annotated[str | None, typer.Option(help="Only those about determinism, or about checkpoints.")] = None,
     other_python: Annotated[

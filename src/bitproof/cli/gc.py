@@ -16,7 +16,7 @@ def gc(
     Examples:
       bitproof gc runs/digits
     """
-    from bitproof.cli.output import print_json, print_lines  # noqa: PLC0415  # --help must be quick
+    from bitproof.cli.output import print_json, print_lines, size_text  # noqa: PLC0415  # --help must be quick
     from bitproof.run.ranks import folders  # noqa: PLC0415
     from bitproof.store import Store  # noqa: PLC0415
 
@@ -28,4 +28,4 @@ def gc(
     if json:
         print_json({"format": 1, "files": files, "bytes": size})
     else:
-        print_lines([f"removed {files} files, {size / 1e6:.1f} MB"])
+        print_lines([f"removed {files} files, {size_text(size)}"])

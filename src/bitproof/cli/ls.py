@@ -15,7 +15,7 @@ def ls(
     Examples:
       bitproof ls runs/digits
     """
-    from bitproof.cli.output import facts_line, print_json, print_lines  # noqa: PLC0415  # --help must be quick
+    from bitproof.cli.output import facts_line, print_json, print_lines, size_text  # noqa: PLC0415  # --help must be quick
     from bitproof.store import Store  # noqa: PLC0415
 
     store = Store(run, create=False)
@@ -24,7 +24,7 @@ def ls(
         print_json({"format": 1, "checkpoints": commits, "problems": [str(problem) for problem in store.problems]})
         return
     lines = [
-        f"step {c.step:<9} {c.saved_at}  {c.size / 1e6:>10.1f} MB, {c.written / 1e6:.1f} MB written  "
+        f"step {c.step:<9} {c.saved_at}  {size_text(c.size):>13}, {size_text(c.written)} written  "
         + facts_line(c.facts)
         for c in commits
     ]

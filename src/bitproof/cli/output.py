@@ -78,6 +78,13 @@ def print_lines(lines: Iterable[str]) -> None:
         sys.stdout.writelines(f"{line}\n" for line in lines)
 
 
+def size_text(size: int) -> str:
+    """Write a size in bytes as ``1.5 MB``; below 0.1 MB in kB, below 0.1 kB in B. (kB and MB are powers of ten.)"""
+    if size >= 100_000:
+        return f"{size / 1e6:.1f} MB"
+    return f"{size / 1e3:.1f} kB" if size >= 100 else f"{size} B"
+
+
 def facts_line(facts: Mapping[str, Any]) -> str:
     """Write what was noted with a checkpoint in one line; its environment is left to ``--json`` and ``bitproof diff``."""
     return "  ".join(f"{name}={value}" for name, value in facts.items() if name != "environment")

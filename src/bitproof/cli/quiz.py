@@ -1,6 +1,7 @@
 """``bitproof quiz``."""
 
 import sys
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -98,6 +99,7 @@ def _play(screen: "Screen", questions: Iterator["Asked | LeftOut"], count: int) 
         if not isinstance(question, Asked):
             screen.left_out(question)
             continue
+        _discard_typed()
         screen.question(score.asked.total() + 1, count, question)
         chosen = _answer(screen)
         if chosen is None:
@@ -105,6 +107,12 @@ def _play(screen: "Screen", questions: Iterator["Asked | LeftOut"], count: int) 
         screen.answer(question, chosen)
         score.count(question, right=question.options[chosen].right)
     return score
+
+
+def _discard_typed() -> None:
+    """Forget what was typed at a terminal before there was a question; what comes through a pipe is meant."""
+    if sys.stdin.isatty():
+        termios.tcflush(sys.stdin, termios.TCIFLUSH)
 
 
 def _answer(screen: "Screen") -> int | None:

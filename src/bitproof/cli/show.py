@@ -22,6 +22,7 @@ def show(
     """
     from bitproof.cli.output import facts_line, print_json, print_lines  # noqa: PLC0415  # --help must be quick
     from bitproof.run.checkpoints import opened  # noqa: PLC0415
+    from bitproof.run.contents import contents  # noqa: PLC0415
     from bitproof.run.proof import Legs  # noqa: PLC0415
     from bitproof.store import Store  # noqa: PLC0415
 
@@ -31,16 +32,25 @@ def show(
         return
     checkpoint = opened(store, step)
     tensors = {name: checkpoint.tensors.describe(name) for name in checkpoint.tensors}
+    parts = contents(checkpoint.document)
     legs = Legs.stored(run)
     if json:
         described = {
             name: {"dtype": str(dtype).removeprefix("torch."), "shape": list(shape), "xxh3_128": digest}
             for name, (dtype, shape, digest) in tensors.items()
         }
-        print_json({"format": 1, "checkpoint": checkpoint.commit, "tensors": described, "legs": legs})
+        print_json({"format": 1, "checkpoint": checkpoint.commit, "parts": parts, "tensors": described, "legs": legs})
         return
     facts = facts_line(checkpoint.facts)
     lines = [f"step {checkpoint.step}, saved at {checkpoint.commit.saved_at}  {facts}"]
+    if parts:
+        kinds = [f"{one.kind} ({one.type})" if one.type else one.kind for one in parts]
+        names, wide = max(len(one.name) for one in parts), max(map(len, kinds))
+        lines.append("parts:")
+        lines += [
+            f"  {one.name:<{names}}  {kind:<{wide}}  {one.counts}" for one, kind in zip(parts, kinds, strict=True)
+        ]
+    lines.append("tensors:")
     lines += [f"  {name}  {str(d).removeprefix('torch.')}{list(shape)}" for name, (d, shape, _) in tensors.items()]
     print_lines([*lines, "legs:", *(f"  {leg}" for leg in legs)])
 

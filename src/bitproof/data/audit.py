@@ -77,6 +77,17 @@ class Audit:
         """Return plain values."""
         return asdict(self) | {"first": str(self.first), "second": str(self.second)}
 
+    @property
+    def advice(self) -> tuple[str, ...]:
+        """What to do about the difference, a line each; empty if there is none."""
+        if self.difference is None:
+            return ()
+        if self.difference.facet == "order":
+            what = "let the batches follow from seed and epoch alone: no generator, count, rank or worker of the sampler's own."
+        else:
+            what = "draw from the global generators or bitproof.data.sample_rng(), and keep nothing between samples."
+        return (f"What to do: {what}", "Then check again: no loader makes up for this.")
+
     def __str__(self) -> str:
         unseen = f" ({self.unseen} of them by order only: their bytes are not known)" if self.unseen else ""
         compared = f"{self.samples} samples in {self.batches} batches under {self.first} and {self.second}{unseen}"
@@ -88,7 +99,7 @@ class Audit:
             f"{self.first} read sample {index} of epoch {epoch}, {self.second} sample {found.second[1]} of epoch {found.second[0]}"
             if found.facet == "order"
             else f"sample {index} of epoch {epoch} came out differently. The data set draws from a generator of its own, or "
-            "keeps something between samples: draw from the global generators or bitproof.data.sample_rng()"
+            "keeps something between samples"
         )
         return f"different at position {found.position} ({found.facet}): {what}. Compared: {compared}."
 

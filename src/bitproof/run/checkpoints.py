@@ -63,23 +63,28 @@ def is_checkpoint(path: Path) -> bool:
     return path.is_file() or (folder / "checkpoints").is_dir()
 
 
-def compare(first: Path, second: Path) -> CheckpointDifference:
+def compare(first: Path, second: Path, *, part: str | None = None) -> CheckpointDifference:
     """Compare two checkpoints tensor by tensor, byte by byte.
 
-    A run's checkpoint that is compared with a file of another kind stands for its model's weights and buffers.
+    A run's checkpoint that is compared with a file of another kind stands for the weights and buffers of one module.
 
     Args:
         first: a run's folder (its newest checkpoint), ``FOLDER@STEP``, one of its ``checkpoints/*.json``,
             a ``.safetensors`` file, or one of ``torch.save``, which is read without running code.
         second: likewise.
+        part: the name under which the run has that module, by default ``model``; of two checkpoints of runs, compare only
+            this module.
 
     Raises:
-        UsageError: there is no checkpoint.
+        UsageError: there is no checkpoint, or a run has no module of that name, or neither is of a run and one is named.
         CheckpointCorruptError: one is damaged, or would need code to be run.
     """
     opened = [_open(path) for path in (first, second)]
-    whole = all(isinstance(one, Checkpoint) for one in opened)
-    one, other = (_tensors(each, whole=whole) for each in opened)
+    of_runs = [isinstance(one, Checkpoint) for one in opened]
+    if part is not None and not any(of_runs):
+        raise UsageError(f"--part {part}: neither {first} nor {second} is a run's checkpoint. Leave out --part.")
+    module = part or (None if all(of_runs) else "model")
+    one, other = (_tensors(each, module) for each in opened)
     names = sorted(one.keys() | other.keys())
     found = [d for name in names for d in _differences(name, one.get(name), other.get(name))]
     return CheckpointDifference(
@@ -216,10 +221,10 @@ def _leaves(tree: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:
             yield from _leaves(value, f"{name}.{index}" if name else str(index))
 
 
-def _tensors(found: Checkpoint | dict[str, torch.Tensor], *, whole: bool) -> Mapping[str, torch.Tensor]:
+def _tensors(found: Checkpoint | dict[str, torch.Tensor], module: str | None) -> Mapping[str, torch.Tensor]:
     if not isinstance(found, Checkpoint):
         return found
-    return found.tensors if whole else _weights(found, "model")
+    return found.tensors if module is None else _weights(found, module)
 
 
 def _weights(checkpoint: Checkpoint, part: str) -> dict[str, torch.Tensor]:
@@ -227,7 +232,8 @@ def _weights(checkpoint: Checkpoint, part: str) -> dict[str, torch.Tensor]:
     parts = tree.get("parts", {}) if isinstance(tree, dict) else {}
     modules = [name for name, one in parts.items() if one["kind"] == "module"]
     if part not in modules:
-        raise UsageError(f"the checkpoint has no module {part!r}; it has: {', '.join(modules) or 'none'}.")
+        known = f"{', '.join(modules)}. Name one with --part" if modules else "none"
+        raise UsageError(f"the checkpoint has no module {part!r}; it has: {known}.")
     saved = parts[part]["state"]
     weights = {**saved["parameters"], **{name: b for name, b in saved["buffers"].items() if b is not None}}
     return weights | {name: weights[of] for name, of in saved["tied"].items() if of in weights}
