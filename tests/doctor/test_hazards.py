@@ -1,7 +1,12 @@
 """Each hazard, planted in a right script: found, at its line, and nothing else beside it."""
 
+import runpy
+from pathlib import Path
+
 import pytest
 
+from bitproof.doctor.examine import find
+from bitproof.doctor.looked import not_looked_for
 from kit.clinic import Clinic, Plant, codes, line_of
 
 SEEDS = "random.seed(0)\nnp.random.seed(0)\ntorch.manual_seed(0)\n"
@@ -74,6 +79,38 @@ PLANTS = {
     "torch's state": Plant(
         "generator-not-saved",
         (
+            ('        "torch": torch.get_rng_state(),\n', ""),
+            ('    torch.save(state, "last.tmp")', '    torch.save(state, "last.tmp")  # HERE'),
+        ),
+    ),
+    "torch's state, from which only the order is drawn": Plant(
+        "generator-not-saved",
+        (
+            ("nn.Dropout(0.2)", "nn.Dropout(0.0)"),
+            ('        "torch": torch.get_rng_state(),\n', ""),
+            ('    torch.save(state, "last.tmp")', '    torch.save(state, "last.tmp")  # HERE'),
+        ),
+    ),
+    "torch's state, from which only a sampler of the script's own draws": Plant(
+        "generator-not-saved",
+        (
+            ("nn.Dropout(0.2)", "nn.Dropout(0.0)"),
+            (
+                LOADER,
+                (
+                    "class Shuffled:\n    def __len__(self):\n        return 32\n    def __iter__(self):\n"
+                    "        return iter(torch.randperm(32).tolist())\n\n\nloader = DataLoader(data, 8, sampler=Shuffled())"
+                ),
+            ),
+            ('        "torch": torch.get_rng_state(),\n', ""),
+            ('    torch.save(state, "last.tmp")', '    torch.save(state, "last.tmp")  # HERE'),
+        ),
+    ),
+    "torch's state, from which workers are seeded": Plant(
+        "generator-not-saved",
+        (
+            ("nn.Dropout(0.2)", "nn.Dropout(0.0)"),
+            (LOADER, "loader = DataLoader(data, 8, num_workers=2)"),
             ('        "torch": torch.get_rng_state(),\n', ""),
             ('    torch.save(state, "last.tmp")', '    torch.save(state, "last.tmp")  # HERE'),
         ),
@@ -277,3 +314,30 @@ def test_planted(clinic: Clinic, name: str) -> None:
     found = clinic.examine(plant.script, ranks=plant.ranks)
     assert codes(found) == [plant.code]
     assert found[0].where == line_of(plant.script)
+
+
+@pytest.mark.parametrize(
+    "path", ["train.py", "../there/train.py", "../../up/there/train.py", "../link/train.py", "../there/linked.py"]
+)
+def test_paths_to_the_script(clinic: Clinic, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script is read whatever path leads to it, and its lines are named by that path."""
+    script = PLANTS["a list of a set"].script
+    there = clinic.folder / "up" / "there"
+    there.mkdir(parents=True)
+    (there / "train.py").write_text(script)
+    (there / "linked.py").symlink_to(there / "train.py")
+    (clinic.folder / "up" / "link").symlink_to(there)
+    here = there if path == "train.py" else clinic.folder / "up" / "here"
+    here.mkdir(exist_ok=True)
+    monkeypatch.chdir(here)
+    evidence = clinic.watch(lambda: runpy.run_path(f"{Path.cwd()}/{path}", run_name="__main__"))
+    (hazard,) = find(evidence)
+    assert (hazard.code, hazard.where) == ("order-from-set", f"{path}:{line_of(script).partition(':')[2]}")
+
+
+def test_a_later_epoch_that_is_not_seen(clinic: Clinic) -> None:
+    """Where the order was drawn once only, it is said that no second epoch began."""
+    script = PLANTS["torch's state, from which only the order is drawn"].script.replace("range(3)", "range(1)")
+    evidence = clinic.watch(clinic.running(script))
+    assert find(evidence) == []
+    assert ("generator-not-saved", "no second epoch began in 4 steps") in list(not_looked_for(evidence))

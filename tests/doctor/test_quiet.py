@@ -59,10 +59,31 @@ SAMPLER = """class Shuffled:
 loader = DataLoader(data, 8, sampler=Shuffled())"""
 STATE = '        "done": done,\n'
 STATES = '        "torch": torch.get_rng_state(),\n        "python": random.getstate(),\n        "numpy": np.random.get_state(),\n'
+UNSAVED = (("nn.Dropout(0.2)", "nn.Dropout(0.0)"), ('        "torch": torch.get_rng_state(),\n', ""))
+IN_ORDER = (LOADER, "loader = DataLoader(data, 8)")
+NOISE = "        return self.x[i] + np.random.normal(scale=0.1), self.y[i]\n"
 VARIANTS = {
     "all generators seeded anew in each epoch": (
         (STATES, ""),
         (LOOP, "    random.seed(epoch)\n    np.random.seed(epoch)\n    torch.manual_seed(epoch)\n" + LOOP),
+    ),
+    "a loader in order, for whose seed alone torch's generator is drawn from": (*UNSAVED, IN_ORDER),
+    "workers in order that draw nothing": (
+        *UNSAVED,
+        (LOADER, "loader = DataLoader(data, 8, num_workers=2)"),
+        ("np.random.normal(scale=0.1)", "0"),
+    ),
+    "workers in order that seed each sample": (
+        *UNSAVED,
+        (LOADER, "loader = DataLoader(data, 8, num_workers=2)"),
+        (NOISE, "        np.random.seed(i)\n" + NOISE),
+    ),
+    "a shuffle that is seeded in each epoch": (UNSAVED[0], UNSAVED[1], (LOOP, "    torch.manual_seed(epoch)\n" + LOOP)),
+    "a shuffled validation with gradients beside training in order": (
+        *UNSAVED,
+        IN_ORDER,
+        (HELD_OUT, HELD_OUT.replace("8)", "8, shuffle=True)")),
+        ("    with torch.no_grad():\n        for inputs", "    if True:\n        for inputs"),
     ),
     "a generator that is not drawn from": (('        "python": random.getstate(),\n', ""),),
     "generators that are saved elsewhere than the model": (

@@ -7,6 +7,7 @@ import pytest
 
 from bitproof.doctor.evidence import Evidence
 from bitproof.doctor.examine import find
+from bitproof.doctor.looked import not_looked_for
 from bitproof.doctor.notes import Note, NoteKind
 from bitproof.doctor.sources import Source
 from kit.built import leg, state
@@ -65,6 +66,17 @@ def test_half_of_determinism_on_a_device() -> None:
     assert (hazard.code, hazard.where) == ("deterministic-half", "train.py:4")
     assert find(evidence(source=alone, deterministic=False, cudnn_deterministic=True, cuda=False)) == []
     assert find(evidence()) == []
+
+
+def test_half_of_determinism_without_a_device() -> None:
+    """Without CUDA the flags of cuDNN are not looked for, and that is said; warn_only is looked for anywhere."""
+
+    def missing(**start: object) -> set[str]:
+        return {code for code, _ in not_looked_for(evidence(**start))}
+
+    assert "deterministic-half" in missing(cuda=False, deterministic=False, cudnn_deterministic=True)
+    assert "deterministic-half" not in missing(cuda=False, warn_only=True)
+    assert "deterministic-half" not in missing()
 
 
 @pytest.mark.parametrize(

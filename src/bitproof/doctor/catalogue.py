@@ -55,7 +55,8 @@ CODES: tuple[Code, ...] = (
     Code(
         "generator-not-saved",
         "A generator is drawn from all through the run and is in no checkpoint, so a resume draws other numbers.",
-        "Its state moved between steps, it was not seeded anew, and none of its states is among what was saved. It is torch's, "
+        "Its state moved between steps or, for the order of the data or for workers that draw, when a later epoch began (the seed that every loader's "
+        "iterator draws is no finding by itself); it was not seeded anew, and none of its states is among what was saved. It is torch's, "
         "Python's or NumPy's, or one of the script's own in a loader, a data set, a layer or the script.",
         "Save its state (torch.get_rng_state(), get_state(), bit_generator.state, getstate()) with the checkpoint and restore it, or seed it anew "
         "from (seed, epoch).",
@@ -85,8 +86,9 @@ CODES: tuple[Code, ...] = (
     Code(
         "deterministic-half",
         "Only a part of what determinism takes was set, so some operations still add in an order of their own.",
-        "The flags of cuDNN without torch.use_deterministic_algorithms(True), benchmarking beside it, or warn_only with an "
-        "operation that has no deterministic way.",
+        "On a CUDA device, the flags of cuDNN without torch.use_deterministic_algorithms(True), or benchmarking beside it; "
+        "anywhere, warn_only with an operation that has no deterministic way. Without CUDA, the flags of cuDNN do nothing "
+        "and are not looked for.",
         "Call torch.use_deterministic_algorithms(True), without warn_only, and leave torch.backends.cudnn.benchmark off.",
         "D6",
     ),

@@ -138,8 +138,10 @@ def _near(start: dict[str, Any]) -> list[str]:
     main = start["main"]
     if main is None:
         return []
-    folder = f"{Path(main).parent}/"
-    return [file for file in start["files"] if file.startswith(folder)]
+    # A path may lead there through .. or a link; Python imports from the folder of the file itself.
+    folder = Path(main).resolve().parent
+    near = {path: file for file in start["files"] if (path := Path(file).resolve()).is_relative_to(folder)}
+    return list(near.values())
 
 
 def _check(options: Options) -> None:

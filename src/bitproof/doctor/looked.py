@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from bitproof.doctor.evidence import Evidence
+from bitproof.doctor.rules.drawing import moved_inside
 
 _CHECKPOINTS = ("generator-not-saved", "checkpoint-half-precision", "scheduler-not-saved", "scaler-not-saved")
 
@@ -27,6 +28,8 @@ def not_looked_for(evidence: Evidence) -> Iterator[tuple[str, str]]:
     if not evidence.start.get("cuda"):
         yield "cublas-variable-late", "no CUDA device is used"
         yield "cudnn-rnn-dropout", "no CUDA device is used"
+        if not evidence.start.get("warn_only"):
+            yield "deterministic-half", "no CUDA device is used; the flags of cuDNN count only there"
     if evidence.environment.get("env.PYTHONHASHSEED") not in {None, "", "random"}:
         yield "order-from-set", "PYTHONHASHSEED is fixed"
     elif not evidence.sources:
@@ -38,5 +41,13 @@ def not_looked_for(evidence: Evidence) -> Iterator[tuple[str, str]]:
     if not evidence.saves_for_resuming:
         for code in _CHECKPOINTS:
             yield code, f"no checkpoint with an optimizer's state was seen in {count}"
+    elif _first_epoch_only(evidence):
+        yield "generator-not-saved", f"no second epoch began in {count}"
     if len([saved for saved in evidence.saves if saved.for_resuming]) < 2:
         yield "checkpoint-in-place", f"no second checkpoint with an optimizer's state was seen in {count}"
+
+
+def _first_epoch_only(evidence: Evidence) -> bool:
+    """Tell whether an epoch's order or its workers' seed was drawn, and nothing since that would go on after a checkpoint."""
+    drew = [note.data["again"] for note in evidence.noted("epoch-drew")]
+    return bool(drew) and not any(drew) and not moved_inside(evidence.legs[0], "torch")

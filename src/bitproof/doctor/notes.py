@@ -18,6 +18,7 @@ NoteKind = Literal[
     "generator",
     "dataset-changed",
     "worker-drew",
+    "epoch-drew",
     "evaluation",
     "recompute",
     "no-deterministic-way",

@@ -1,5 +1,6 @@
 """Which generators a run draws from, and when, as its trail shows."""
 
+from collections import Counter
 from collections.abc import Iterator
 
 from bitproof.trail.reader import Leg
@@ -26,11 +27,13 @@ def moved_inside(leg: Leg, name: str) -> list[int]:
     Returns:
         Indices into ``leg.steps``.
     """
-    started = {event.step for event in leg.events if event.kind in _LOADERS}
+    started = Counter(event.step for event in leg.events if event.kind in _LOADERS)
     found = []
     for i, head in enumerate(leg.steps):
         fetched = i not in started and head.rng_start.get(name) != head.rng_forward.get(name)
-        after = leg.steps[i + 1].rng_start.get(name) if i + 1 < len(leg.steps) and i + 1 not in started else None
+        # Where several start, the first pass may be a validation's, and the next loader starts after it.
+        alone = i + 1 < len(leg.steps) and i + 1 not in started and started[i] < 2
+        after = leg.steps[i + 1].rng_start.get(name) if alone else None
         if fetched or (after is not None and head.rng_forward.get(name) != after):
             found.append(i)
     return found

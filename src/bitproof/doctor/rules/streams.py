@@ -94,9 +94,10 @@ def generator_not_saved(evidence: Evidence) -> Iterator[Hazard]:
 
 
 def _goes_on(evidence: Evidence, name: str) -> bool:
-    """Tell whether steps draw from a generator of the process, which was seeded before them and not again."""
+    """Tell whether steps or later epochs draw from a generator of the process, which was seeded before them and not again."""
     again = any(event.step and event.data.get("generator") == name for event in evidence.events("seed", "rng-restored"))
-    return not again and bool(moved_inside(evidence.legs[0], name))
+    epochs = name == "torch" and any(note.data["again"] and note.rank == 0 for note in evidence.noted("epoch-drew"))
+    return not again and (epochs or bool(moved_inside(evidence.legs[0], name)))
 
 
 def _made(evidence: Evidence, note: Note) -> str | None:

@@ -4,6 +4,7 @@ import os
 import sys
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -92,7 +93,7 @@ class _Start:
                 "cuda": torch.cuda.is_initialized(),
                 "built": self._built,
                 "parallel": self._parallel,
-                "main": os.path.abspath(main) if main else None,  # noqa: PTH100  # resolve() would follow links
+                "main": str(Path(main).absolute()) if main else None,
                 "files": _users_files(),
                 "deterministic": torch.are_deterministic_algorithms_enabled(),
                 "warn_only": torch.is_deterministic_algorithms_warn_only_enabled(),
