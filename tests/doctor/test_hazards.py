@@ -173,6 +173,16 @@ PLANTS = {
             ("            model(inputs)\n", "            model(inputs.float())\n"),
         ),
     ),
+    "a shuffled validation with workers": Plant(
+        "validation-draws",
+        (
+            (
+                "held_out = DataLoader(TensorDataset(data.x, data.y), 8)",
+                "held_out = DataLoader(TensorDataset(data.x, data.y), 8, shuffle=True, num_workers=1)",
+            ),
+            ("        for inputs, _ in held_out:", "        for inputs, _ in held_out:  # HERE"),
+        ),
+    ),
     "noise in validation": Plant(
         "validation-draws",
         (("            model(inputs)\n", "            model(inputs + torch.randn(6))  # HERE\n"),),

@@ -62,6 +62,7 @@ STATES = '        "torch": torch.get_rng_state(),\n        "python": random.gets
 UNSAVED = (("nn.Dropout(0.2)", "nn.Dropout(0.0)"), ('        "torch": torch.get_rng_state(),\n', ""))
 IN_ORDER = (LOADER, "loader = DataLoader(data, 8)")
 NOISE = "        return self.x[i] + np.random.normal(scale=0.1), self.y[i]\n"
+OF_SCRIPT = ("data = Noisy()", "own = np.random.default_rng(3)\ndata = Noisy()")
 VARIANTS = {
     "all generators seeded anew in each epoch": (
         (STATES, ""),
@@ -84,6 +85,58 @@ VARIANTS = {
         IN_ORDER,
         (HELD_OUT, HELD_OUT.replace("8)", "8, shuffle=True)")),
         ("    with torch.no_grad():\n        for inputs", "    if True:\n        for inputs"),
+    ),
+    "batches that are fetched again": (
+        UNSAVED[0],
+        (STATES, ""),
+        (LOOP, "    for i, (inputs, labels) in enumerate(loader):\n        if i < done - 99:\n            continue\n"),
+    ),
+    "a generator that is drawn from again": (
+        OF_SCRIPT,
+        ("done = 0\n", "done = 0\nfor _ in range(done):\n    own.normal(size=6)\n"),
+        (FORWARD, "    return model(inputs + torch.from_numpy(own.normal(size=6)).float())\n"),
+    ),
+    "a generator that is saved as JSON": (
+        OWN,
+        DRAW,
+        (STATE, STATE + '        "g": __import__("json").dumps(data.rng.bit_generator.state),\n'),
+    ),
+    "states in a file of the script's own": (
+        (STATES, ""),
+        ('        "scheduler": scheduler.state_dict(),\n', ""),
+        (
+            SAVE,
+            SAVE
+            + "    import pickle\n    states = [scheduler.state_dict(), torch.get_rng_state(), random.getstate(), np.random.get_state()]\n"
+            '    open("rest.pkl", "wb").write(pickle.dumps(states))\n',
+        ),
+    ),
+    "no seed where nothing depends on one": (
+        ("torch.manual_seed(0)\n", ""),
+        IN_ORDER,
+        ("nn.Dropout(0.2)", "nn.Dropout(0.0)"),
+        ("torch.randn(32, 6), torch.randint(3, (32,))", "torch.ones(32, 6), torch.ones(32).long()"),
+        (
+            "model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.0), nn.Linear(8, 3))",
+            "model = nn.Linear(6, 3, device='meta').to_empty(device='cpu')\nnn.init.ones_(model.weight)\nnn.init.zeros_(model.bias)",
+        ),
+    ),
+    "a shuffled validation before a new seed": (
+        (HELD_OUT, "held_out = DataLoader(data, 8, shuffle=True)"),
+        (VALIDATE, VALIDATE.replace("model(inputs)", "model(inputs.float())")),
+        (LOOP, "    torch.manual_seed(epoch)\n" + LOOP),
+    ),
+    "a copy is kept of the one before": (
+        (
+            SAVE,
+            (
+                '    import shutil\n    if os.path.exists("last.pt"):\n        shutil.copy2("last.pt", "before.pt")\n'
+                '    torch.save(state, "last.pt")\n'
+            ),
+        ),
+    ),
+    "each one is copied": (
+        (SAVE, '    import shutil\n    torch.save(state, "new.pt")\n    shutil.copy("new.pt", f"step-{done}.pt")\n'),
     ),
     "a generator that is not drawn from": (('        "python": random.getstate(),\n', ""),),
     "generators that are saved elsewhere than the model": (

@@ -88,7 +88,9 @@ def test_half_of_determinism_without_a_device() -> None:
         "lines = [l for l in set(open('f').readlines())]",
         "import os\nfiles = [f for f in set(os.listdir('.'))]",
         "from pathlib import Path\nfiles = list(set(Path('.').glob('*')))",
-        "print(','.join({'a', 'b'}))",
+        "key = ','.join({'a', 'b'})",
+        "print(train(list({'a', 'b'})))",
+        "names = list({'a', 'b'})\nassert names\nfirst = names[0]",
         "both = {'a'} | {'b'}\nnames = [*both]",
         "def words():\n    for word in frozenset('a b'.split()):\n        yield word",
         "number = {f'{i}': i for i in set(str(x) for x in range(3))}\nindex = {c: 0 for c in {'a', 'b'}}",
@@ -114,6 +116,12 @@ def test_orders_that_come_from_sets(code: str) -> None:
         "for name in {'a', 'b'}:\n    print(name)",
         "is_there = any(x == 'a' for x in {'a', 'b'})",
         "names = list({'a', 'b'})\nnames.sort()",
+        "names = list({'a', 'b'})\nnames = sorted(names)",
+        "only = list({'a'})",
+        "print('one of', ', '.join({'a', 'b'}))",
+        "known = {'a', 'b'}\nif x not in known:\n    raise ValueError(f\"choose from {', '.join(known)}\")",
+        "p.add_argument('--x', choices=list({'a', 'b'}))",
+        "missing = [k for k in {'a', 'b'} - set(config)]\nassert not missing, f'missing: {missing}'",
         "lower = {x.lower() for x in {'a', 'b'}}",
         "def broken(:\n",
     ],
@@ -129,3 +137,35 @@ def test_a_fixed_hash_seed() -> None:
     for value, expected in (("0", []), ("7", []), ("random", ["order-from-set"]), (None, ["order-from-set"])):
         fixed = Evidence({"env.PYTHONHASHSEED": value}, found.legs, found.notes, found.sources)
         assert codes(find(fixed)) == expected
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("for _ in range(done):\n    warmup.step()", True),
+        ("s.step(epoch + i / iters)", True),
+        ("s = LambdaLR(o, lambda k: 1 / (done + k))", True),
+        ("s = LambdaLR(o, lr_lambda=lambda epoch: 0.9**epoch)", False),
+        ("for _ in range(3):\n    optimizer.step()", False),
+        ("plateau.step(loss, epoch)", False),
+    ],
+)
+def test_schedules_that_are_brought_to_their_place(code: str, expected: bool) -> None:
+    """A script that steps its schedule again, or gives it the count, is told from one that only counts on."""
+    assert Source(Path("train.py"), code).rebuilds_schedule is expected
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("for i, batch in enumerate(loader):\n    if i < first:\n        continue\n    train(batch)", True),
+        ("for batch in loader:\n    step += 1\n    if step <= done:\n        continue\n    train(batch)", True),
+        ("for batch in islice(loader, done, None):\n    train(batch)", True),
+        ("for epoch in range(9):\n    if epoch < start:\n        continue\n    train()", False),
+        ("for i, line in enumerate(file):\n    if i < 1:\n        continue\n    rows.append(line)", False),
+        ("for line in file:\n    if len(line) < least:\n        continue\n    rows.append(line)", False),
+    ],
+)
+def test_batches_that_are_fetched_again(code: str, expected: bool) -> None:
+    """A script that passes over the batches before its place is told from one that leaves out epochs or lines."""
+    assert Source(Path("train.py"), code).skips_batches is expected

@@ -98,6 +98,11 @@ class Evidence:
         )
 
     @property
+    def writes_state(self) -> bool:
+        """Whether the script puts states into files of its own kind, which nobody looks into."""
+        return any(source.writes_state for source in self.sources)
+
+    @property
     def saves_for_resuming(self) -> bool:
         """Whether checkpoints from which training could go on were written."""
         return any(saved.for_resuming for saved in self.saves)

@@ -38,9 +38,17 @@ def not_looked_for(evidence: Evidence) -> Iterator[tuple[str, str]]:
         for code in (*_CHECKPOINTS, "checkpoint-in-place"):
             yield code, "a bitproof.Run saves, which writes whole checkpoints and itself names what is missing"
         return
-    if not evidence.saves_for_resuming:
+    if evidence.writes_state:
+        for code in _CHECKPOINTS:
+            yield code, "the script writes states by other means than torch.save(), and those files are not looked into"
+    elif not evidence.saves_for_resuming:
         for code in _CHECKPOINTS:
             yield code, f"no checkpoint with an optimizer's state was seen in {count}"
+    elif any(evidence.noted("epoch-drew")) and not any(note.data["direct"] for note in evidence.noted("saved")):
+        yield (
+            "generator-not-saved",
+            "a library writes the checkpoints; how it brings back the order of the data was not looked into",
+        )
     elif _first_epoch_only(evidence):
         yield "generator-not-saved", f"no second epoch began in {count}"
     if len([saved for saved in evidence.saves if saved.for_resuming]) < 2:

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +20,24 @@ _STRING_METHODS = frozenset(
 )  # fmt: skip
 _STRING_ATTRIBUTES = frozenset({"name", "stem", "suffix"})
 _PATHS = frozenset({"listdir", "glob", "rglob", "iglob", "iterdir"})
+_SHOWING = frozenset({"print", "warn", "debug", "info", "warning", "error", "critical", "exception", "log"})
+"""Functions that only tell somebody."""
+_TOLD = frozenset({"choices", "help"})
+_PASSING_ON = (ast.JoinedStr, ast.FormattedValue, ast.BinOp, ast.Starred)
+_WRITERS = (
+    "pickle.dump",
+    "pickle.dumps",
+    "joblib.dump",
+    "json.dump",
+    "np.save",
+    "np.savez",
+    "numpy.save",
+    "numpy.savez",
+)
+"""Functions that put state into a file whose leaves no trail has."""
+_STATES = frozenset({"state_dict", "getstate", "get_state", "get_rng_state", "bit_generator"})
+_COUNTS = frozenset({"epoch", "step", "done", "start", "iteration"})
+"""Names of how far a run has come."""
 _COMPREHENSIONS = (ast.ListComp, ast.DictComp, ast.GeneratorExp)
 
 
@@ -76,13 +95,43 @@ class Source:
                 if any(keyword.arg == "last_epoch" for keyword in node.keywords):
                     return True
                 name = dotted(node.func)
-                if name.endswith("scheduler.step") and any(_names_epoch(argument) for argument in node.args):
+                if name.endswith(".step") and node.args and _names_count(node.args[0]):
+                    return True
+                if name.endswith("LambdaLR") and any(_names_count(part) for part in _arguments(node)[1:]):
                     return True
             if isinstance(node, ast.Assign) and any(dotted(t).endswith(".last_epoch") for t in node.targets):
                 return True
             if isinstance(node, ast.For) and len(node.body) == 1 and _is_scheduler_step(node.body[0]):
                 return True
         return False
+
+    @cached_property
+    def skips_batches(self) -> bool:
+        """Whether the script fetches again, and passes over, the batches before the place at which it goes on."""
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.For) and any(_passes_over(node, statement) for statement in node.body[:2]):
+                return True
+        return any(len(call.args) > 2 and _names_count(call.args[1]) for call in self.calls("islice"))
+
+    def draws_again(self, *names: str) -> bool:
+        """Tell whether a loop only calls functions whose names begin like this, to bring a generator to its place."""
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.For) and len(node.body) == 1 and isinstance(node.body[0], ast.Expr):
+                call = node.body[0].value
+                if isinstance(call, ast.Call) and dotted(call.func).startswith(names):
+                    return True
+        return False
+
+    @cached_property
+    def writes_state(self) -> bool:
+        """Whether the script puts states into a file by other means than ``torch.save``."""
+        return any(self._has_state(argument) for call in self.calls(*_WRITERS) for argument in call.args)
+
+    def _has_state(self, node: ast.expr) -> bool:
+        values = [node, *(self._assigned.get(node.id, []) if isinstance(node, ast.Name) else [])]
+        return any(
+            isinstance(part, ast.Attribute) and part.attr in _STATES for value in values for part in ast.walk(value)
+        )
 
     @cached_property
     def _parents(self) -> dict[ast.AST, ast.AST]:
@@ -115,6 +164,8 @@ class Source:
 
     def _is_ordered(self, node: ast.expr) -> bool:
         parent = self._parents.get(node)
+        if self._is_only_told(node) or (isinstance(node, ast.Set) and len(node.elts) == 1):
+            return False
         if isinstance(parent, ast.Starred):
             parent = self._parents.get(parent)
             return isinstance(parent, (ast.List, ast.Tuple))
@@ -140,8 +191,46 @@ class Source:
             return self._is_sorted_later(parent.targets[0].id)
         return isinstance(parent, ast.comprehension) and isinstance(self._parents[parent], ast.SetComp)
 
+    def _is_only_told(self, node: ast.AST) -> bool:
+        """Tell whether an order goes into a message, or into the choices of an option, and nowhere else."""
+        parent = self._parents.get(node)
+        if isinstance(parent, ast.Assert):
+            return parent.msg is node
+        if isinstance(parent, ast.keyword):
+            return parent.arg in _TOLD
+        if isinstance(parent, ast.Call):
+            name = dotted(parent.func).rpartition(".")[2]
+            if name in _SHOWING or isinstance(self._parents.get(parent), ast.Raise):
+                return True
+            return name in _ORDERING | {"join", "str", "repr"} and self._is_only_told(parent)
+        return isinstance(parent, _PASSING_ON) and self._is_only_told(parent)
+
     def _is_sorted_later(self, name: str) -> bool:
-        return any(dotted(call.func) == f"{name}.sort" for call in self.calls("sort"))
+        """Tell whether a list is put in another order afterwards, or is only counted, asked and told."""
+        if any(dotted(call.func) == f"{name}.sort" for call in self.calls("sort")):
+            return True
+        uses = [node for node in ast.walk(self.tree) if isinstance(node, ast.Name) and node.id == name]
+        reads = [use for use in uses if isinstance(use.ctx, ast.Load)]
+        sorts = [use for use in reads if self._is_given_to(use, {"sorted"}) and self._is_assigned_to(use, name)]
+        return bool(sorts) or (bool(reads) and all(self._is_orderless(use) for use in reads))
+
+    def _is_given_to(self, node: ast.expr, names: AbstractSet[str]) -> bool:
+        parent = self._parents.get(node)
+        return isinstance(parent, ast.Call) and node in parent.args and dotted(parent.func) in names
+
+    def _is_assigned_to(self, node: ast.expr, name: str) -> bool:
+        statement = self._parents.get(self._parents[node])
+        return isinstance(statement, ast.Assign) and any(dotted(target) == name for target in statement.targets)
+
+    def _is_orderless(self, use: ast.expr) -> bool:
+        parent = self._parents.get(use)
+        if isinstance(parent, (ast.Assert, ast.If, ast.While, ast.IfExp)) and parent.test is use:
+            return True
+        asked = isinstance(parent, ast.UnaryOp) or (
+            isinstance(parent, ast.Compare)
+            and any(isinstance(operator, (ast.In, ast.NotIn)) for operator in parent.ops)
+        )
+        return asked or self._is_given_to(use, _FIXING) or self._is_only_told(use)
 
     def _is_set_of_strings(self, node: ast.expr, depth: int = 0) -> bool:
         if isinstance(node, ast.Set):
@@ -228,17 +317,35 @@ def dotted(node: ast.expr) -> str:
     return ""
 
 
-def _names_epoch(node: ast.expr) -> bool:
-    """Tell whether an argument is a count, as ``scheduler.step(epoch)`` took it once, and not a validation loss."""
-    return isinstance(node, ast.Name) and node.id in {"epoch", "step", "done", "start", "iteration"}
+def _names_count(node: ast.expr) -> bool:
+    """Tell whether an expression has how far the run has come in it, as ``scheduler.step(epoch)`` took it, and not a loss."""
+    own = {argument.arg for part in ast.walk(node) if isinstance(part, ast.Lambda) for argument in part.args.args}
+    return any(isinstance(part, ast.Name) and part.id in _COUNTS - own for part in ast.walk(node))
+
+
+def _arguments(call: ast.Call) -> list[ast.expr]:
+    return [*call.args, *(keyword.value for keyword in call.keywords)]
 
 
 def _is_scheduler_step(statement: ast.stmt) -> bool:
+    if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call) or statement.value.args:
+        return False
+    name = dotted(statement.value.func)
+    return name.endswith(".step") and "opt" not in name
+
+
+def _passes_over(loop: ast.For, statement: ast.stmt) -> bool:
+    """Tell whether a loop's statement is such as ``if i < done: continue``, where the loop counts batches."""
+    if not isinstance(statement, ast.If) or not isinstance(statement.test, ast.Compare):
+        return False
+    test, iterated = statement.test, dotted(loop.iter.func) if isinstance(loop.iter, ast.Call) else ""
+    compares = isinstance(test.ops[0], (ast.Lt, ast.LtE)) and not isinstance(test.comparators[0], ast.Constant)
+    first = loop.target.elts[0] if isinstance(loop.target, ast.Tuple) else None
+    counted = isinstance(first, ast.Name) and iterated == "enumerate" and dotted(test.left) == first.id
     return (
-        isinstance(statement, ast.Expr)
-        and isinstance(statement.value, ast.Call)
-        and dotted(statement.value.func).endswith(".step")
-        and "sched" in dotted(statement.value.func)
+        compares
+        and isinstance(statement.body[-1], ast.Continue)
+        and (counted or (iterated != "range" and _names_count(test)))
     )
 
 

@@ -16,6 +16,7 @@ def checkpoint_in_place(evidence: Evidence) -> Iterator[Hazard]:
     """Find a checkpoint that is written over the one before it."""
     renamed = {str(note.data["path"]) for note in evidence.noted("renamed")}
     direct = {note.data["path"]: note for note in evidence.noted("saved") if note.data["direct"]}
+    copied = {(str(note.data["path"]), note.step) for note in evidence.noted("copied")}
     last: dict[str, int] = {}
     reported = set()
     saves = [saved for saved in evidence.saves if saved.path is not None]
@@ -26,7 +27,9 @@ def checkpoint_in_place(evidence: Evidence) -> Iterator[Hazard]:
             continue
         if path in last and saved.for_resuming:
             between = saves[last[path] + 1 : i]
-            if saves[last[path]].step != saved.step and not any(b.leaves.names == saved.leaves.names for b in between):
+            steps = range(saves[last[path]].step, saved.step + 1)
+            kept = any(b.leaves.names == saved.leaves.names for b in between) or any((path, s) in copied for s in steps)
+            if len(steps) > 1 and not kept:
                 reported.add(path)
                 name = path.rpartition("/")[2]
                 yield hazard(
@@ -39,6 +42,8 @@ def checkpoint_in_place(evidence: Evidence) -> Iterator[Hazard]:
 
 def checkpoint_half_precision(evidence: Evidence) -> Iterator[Hazard]:
     """Find weights that are trained in float32 and saved in half of it."""
+    if evidence.writes_state:
+        return
     weights = _weights(evidence)
     full: set[str] = set()
     half: dict[str, tuple[Saved, str]] = {}
@@ -104,7 +109,12 @@ def scaler_not_saved(evidence: Evidence) -> Iterator[Hazard]:
 def _not_saved(evidence: Evidence, code: str, made: str, signs: tuple[str, ...]) -> Iterator[Hazard]:
     notes = [note for note in evidence.noted("saved") if note.rank == 0]
     in_use = [where for note in notes for where in note.data[made]]
-    if not in_use or not evidence.saves_for_resuming or any(made in note.data["whole"] for note in notes):
+    if (
+        not in_use
+        or not evidence.saves_for_resuming
+        or evidence.writes_state
+        or any(made in note.data["whole"] for note in notes)
+    ):
         return
     if any(saved.holds(sign) for saved in evidence.saves for sign in signs):
         return

@@ -1,7 +1,8 @@
 """Which generators a run draws from, and when, as its trail shows."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 from bitproof.trail.reader import Leg
 
@@ -10,19 +11,37 @@ WHOSE = {"torch": "torch's", "python": "Python's", "numpy": "NumPy's"}
 _LOADERS = frozenset({"loader-started", "eval-loader-started"})
 
 
-def moved(leg: Leg, name: str) -> bool:
-    """Tell whether a generator's state changed from the first step on."""
-    states = {state for head in leg.steps for state in (head.rng_start.get(name), head.rng_forward.get(name))}
+def moved(leg: Leg, name: str, seeds: Mapping[int, int] = MappingProxyType({})) -> bool:
+    """Tell whether a generator's state changed from the first step on.
+
+    Args:
+        leg: one process.
+        name: of the generator.
+        seeds: states before and after the draws of loaders' seeds, which do not count.
+    """
+    states = {
+        behind(state, seeds) for head in leg.steps for state in (head.rng_start.get(name), head.rng_forward.get(name))
+    }
     states.discard(None)
     return len(states) > 1
 
 
-def moved_inside(leg: Leg, name: str) -> list[int]:
+def behind(state: int | None, seeds: Mapping[int, int]) -> int | None:
+    """Return the state behind the seeds that loaders drew from a state on."""
+    passed = set()
+    while state is not None and state in seeds and state not in passed:
+        passed.add(state)
+        state = seeds[state]
+    return state
+
+
+def moved_inside(leg: Leg, name: str, *, fetching: bool = True) -> list[int]:
     """List the steps inside which a generator was drawn from, apart from what starting a loader draws.
 
     Args:
         leg: one process.
         name: of the generator.
+        fetching: whether what is drawn while a batch is fetched counts.
 
     Returns:
         Indices into ``leg.steps``.
@@ -30,7 +49,7 @@ def moved_inside(leg: Leg, name: str) -> list[int]:
     started = Counter(event.step for event in leg.events if event.kind in _LOADERS)
     found = []
     for i, head in enumerate(leg.steps):
-        fetched = i not in started and head.rng_start.get(name) != head.rng_forward.get(name)
+        fetched = fetching and i not in started and head.rng_start.get(name) != head.rng_forward.get(name)
         # Where several start, the first pass may be a validation's, and the next loader starts after it.
         alone = i + 1 < len(leg.steps) and i + 1 not in started and started[i] < 2
         after = leg.steps[i + 1].rng_start.get(name) if alone else None

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from bitproof.doctor.catalogue import hazard
 from bitproof.doctor.evidence import Evidence
 from bitproof.doctor.hazard import Hazard
-from bitproof.doctor.rules.drawing import WHOSE, moved, seeded
+from bitproof.doctor.rules.drawing import WHOSE, behind, moved, seeded
 
 _MODULES = {"python": "random", "numpy": "np.random"}
 _NO_DRAW = (
@@ -38,9 +38,14 @@ def _drawn(evidence: Evidence) -> Iterator[tuple[str, str | None]]:
     leg = evidence.legs[0]
     before: dict[str, int] = evidence.start.get("generators", {})
     first = leg.steps[0].rng_start if leg.steps else {}
-    if moved(leg, "torch") or (
-        not evidence.weights_loaded and "torch" in before and before["torch"] != first.get("torch")
-    ):
+    # The seed that a loader's iterator draws is nothing by itself: the order, or a worker, must draw too.
+    seeds = {note.data["before"]: note.data["after"] for note in evidence.noted("loader-seeded") if note.rank == 0}
+    built = (
+        not evidence.weights_loaded
+        and "torch" in before
+        and behind(before["torch"], seeds) != behind(first.get("torch"), seeds)
+    )
+    if built or moved(leg, "torch", seeds) or any(evidence.noted("epoch-drew")):
         yield "torch", None
     for name, module in _MODULES.items():
         line = _line(evidence, module)

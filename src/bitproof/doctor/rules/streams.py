@@ -10,6 +10,7 @@ from bitproof.doctor.rules.drawing import WHOSE, moved, moved_inside
 from bitproof.trail.reader import Leg
 from bitproof.trail.records import unpack_digests
 
+_DRAWING = {"torch": ("torch.rand",), "python": ("random.",), "numpy": ("np.random.", "numpy.random.")}
 _MAKERS = {
     "Generator": ("torch.Generator", "default_rng"),
     "Random": ("random.Random", "Random"),
@@ -68,7 +69,7 @@ def workers_share_stream(evidence: Evidence) -> Iterator[Hazard]:
 
 def generator_not_saved(evidence: Evidence) -> Iterator[Hazard]:
     """Find generators that go on from step to step and are in no checkpoint: the process's and the script's own."""
-    if not evidence.saves_for_resuming:
+    if not evidence.saves_for_resuming or evidence.writes_state:
         return
     saved = {digest for save in evidence.saves for digest in save.leaves.digests}
     whole = {number for note in evidence.noted("saved") for number in note.data["generators"]}
@@ -84,6 +85,8 @@ def generator_not_saved(evidence: Evidence) -> Iterator[Hazard]:
         if number in whole or saved & shown or any(note.data["keyed"] for note in notes):
             continue
         where: str | None
+        if _drawn_again(evidence, name):
+            continue
         if not notes[0].data["global"]:
             said, where = name, _made(evidence, notes[0])
         elif _goes_on(evidence, name):
@@ -96,8 +99,20 @@ def generator_not_saved(evidence: Evidence) -> Iterator[Hazard]:
 def _goes_on(evidence: Evidence, name: str) -> bool:
     """Tell whether steps or later epochs draw from a generator of the process, which was seeded before them and not again."""
     again = any(event.step and event.data.get("generator") == name for event in evidence.events("seed", "rng-restored"))
+    fetching = not any(source.skips_batches for source in evidence.sources)
+    # Where a library writes the checkpoints, how it brings back the order is its own affair.
+    direct = any(note.data["direct"] for note in evidence.noted("saved"))
     epochs = name == "torch" and any(note.data["again"] and note.rank == 0 for note in evidence.noted("epoch-drew"))
-    return not again and (epochs or bool(moved_inside(evidence.legs[0], name)))
+    return not again and (
+        (epochs and fetching and direct) or bool(moved_inside(evidence.legs[0], name, fetching=fetching))
+    )
+
+
+def _drawn_again(evidence: Evidence, name: str) -> bool:
+    """Tell whether the script, when it goes on, draws again what such a generator gave before."""
+    parts = name.partition(".")[0] in {"dataset", "collate_fn", "sampler", "batch_sampler"}
+    names = _DRAWING.get(name, (f"{name}.",))
+    return any(source.draws_again(*names) or (parts and source.skips_batches) for source in evidence.sources)
 
 
 def _made(evidence: Evidence, note: Note) -> str | None:

@@ -21,7 +21,7 @@ from bitproof.trail.looking import tensor_leaves
 from bitproof.trail.probes.patching import wrap
 from bitproof.trail.site import user_line
 
-_SEED_DRAWS = 2
+SEED_DRAWS = 2
 """32-bit draws of the seed that each of a loader's iterators takes."""
 _MOST_ROWS = 256
 _MOST_SAID = 8
@@ -44,10 +44,12 @@ class _Section:
     Args:
         begun: the generator's digest when it began.
         loader: whether it reads a loader.
+        seed: the generator's when it began.
     """
 
     begun: int
     loader: bool
+    seed: int = field(default_factory=torch.initial_seed)
     drew: str | None = None
     """Where it drew."""
     rows: list[int] = field(default_factory=list)
@@ -73,12 +75,13 @@ class _Evaluation:
         self._training()
 
     def _training(self) -> None:
-        """Leave the evaluation, as training goes on; say that it drew, unless it put the generator back."""
+        """Leave the evaluation, as training goes on; say that it drew, unless the generator was put back or seeded anew since."""
         self._end()
         if self._ended:
             now = self._reader.read()
             for section in self._ended:
-                if section.begun != now and self._said < _MOST_SAID:
+                going_on = section.begun != now and section.seed == torch.initial_seed()
+                if going_on and self._said < _MOST_SAID:
                     self._said += 1
                     facts = {"drew": True, "loader": section.loader, "rows": section.rows}
                     self._watch.say("evaluation", facts, section.drew)
@@ -98,9 +101,9 @@ class _Evaluation:
             self._enter(loader=True)
             before = self._reader.state()
             iterator = original(loader)
-            if shift(before, self._reader.state(), 4 * _SEED_DRAWS) not in {0, _SEED_DRAWS}:
-                self._note_draw()
             self._last = self._reader.read()
+            if shift(before, self._reader.state(), 4 * SEED_DRAWS) not in {0, SEED_DRAWS}:
+                self._note_draw()
             return iterator
 
         return iterate

@@ -1,6 +1,7 @@
 """Generators of the user's own: where objects hold them, and what states they are seen in."""
 
 import functools
+import json
 import random
 import sys
 from collections import deque
@@ -120,6 +121,8 @@ def shown_as(generator: Generator) -> list[int]:
             found += [digest_bytes(value.tobytes()), digest_text(repr(words)), digest_text(repr(tuple(words)))]
         elif int(value).bit_length() > _TELLING_BITS:
             found.append(digest_text(repr(value)))
+    if isinstance(generator, np.random.Generator) and not isinstance(generator.bit_generator, np.random.MT19937):
+        found.append(digest_text(repr(json.dumps(state))))
     return found
 
 

@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader, get_worker_info
 from torch.utils.data._utils import fetch as fetching
 
 from bitproof.compare.mersenne import shift
+from bitproof.doctor.watch.evaluating import SEED_DRAWS
 from bitproof.doctor.watch.generators import attributes_of, generators_of, generators_of_module, state_digest
 from bitproof.doctor.watch.holding import Held
 from bitproof.doctor.watch.watch import Watch
@@ -18,6 +19,7 @@ from bitproof.trail.site import user_line
 
 _FETCHES = 4
 """Batches of each worker that are looked at."""
+_MOST_STARTS = 1_000
 
 
 def attach(watch: Watch) -> None:
@@ -37,6 +39,7 @@ class _Loaders:
         self._held = Held(watch)
         self._copied: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
         self._fetches = 0
+        self._starts = 0
         self._torch = TorchReader()
         self._drew: weakref.WeakKeyDictionary[Any, str | None] = weakref.WeakKeyDictionary()
         """Iterators whose sampler drew from torch's generator since the last step, and where."""
@@ -58,7 +61,13 @@ class _Loaders:
             )
             if loader.num_workers and loader.persistent_workers:
                 self._compare_dataset(loader)
-            return original(loader)
+            before, state = self._torch.read(), self._torch.state()
+            iterator = original(loader)
+            after = self._torch.read()
+            if self._starts < _MOST_STARTS and shift(state, self._torch.state(), 2 * SEED_DRAWS) == SEED_DRAWS:
+                self._starts += 1
+                self._watch.say("loader-seeded", {"before": before, "after": after})
+            return iterator
 
         return iterate
 

@@ -1,6 +1,7 @@
 """Checkpoints: who writes them, whether under their last name, and what else was in use when they were written."""
 
 import os
+import shutil
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -31,6 +32,7 @@ def attach(watch: Watch) -> None:
     wrap(torch.serialization, "save", saves.saving)
     for name in ("replace", "rename"):
         wrap(os, name, saves.renaming)
+    wrap(shutil, "copyfile", saves.copying)
     wrap(lr_scheduler.LRScheduler, "__init__", saves.making(saves.schedulers))
     if "__init__" in vars(lr_scheduler.ReduceLROnPlateau):
         wrap(lr_scheduler.ReduceLROnPlateau, "__init__", saves.making(saves.schedulers))
@@ -97,6 +99,16 @@ class _Saves:
             return result
 
         return rename
+
+    def copying(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def copyfile(source: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(source, target, *args, **kwargs)
+            path = os.path.abspath(os.fsdecode(source))  # noqa: PTH100  # resolve() would follow links
+            if path in self._paths:
+                self._watch.say("copied", {"path": path})
+            return result
+
+        return copyfile
 
 
 def _alive(made: dict[int, tuple[weakref.ref[Any], str | None]]) -> list[tuple[Any, str | None]]:
