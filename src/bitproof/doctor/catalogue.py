@@ -206,5 +206,6 @@ Codes are a promise: they are added, and never change their meaning.
 
 A hazard is named only where the run shows it. A scheduler that is not saved counts if checkpoints for resuming are (they hold an optimizer's state); a set
 counts if its elements can be seen to be strings and its order is used; ranks count if they draw the same numbers for other samples. What a library does on
-its own (how a Trainer writes its files) is not blamed on the script.
+its own (how a Trainer writes its files, how it brings back the order of the data) is not blamed on the script. Files into which a script puts states by other
+means than `torch.save()` are not looked into; then what is in no checkpoint is not looked for, and that is said.
 """
