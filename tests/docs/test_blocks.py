@@ -72,8 +72,12 @@ def test_every_block_says_what_it_is() -> None:
 @pytest.mark.parametrize(
     "page",
     # Each block of facts.md changes its process; tests/facts runs them, one process each.
-    [p for p in PAGES if _blocks(p, "python") and not _is_tests(p) and p.stem != "facts"],
-    ids=lambda p: p.stem,
+    [
+        # The page on Run starts a dozen commands.
+        pytest.param(p, id=p.stem, marks=[pytest.mark.slow] if p.stem == "run" else [])
+        for p in PAGES
+        if _blocks(p, "python") and not _is_tests(p) and p.stem != "facts"
+    ],
 )
 def test_python_runs(page: Path, tmp_path: Path) -> None:
     """The Python blocks of a page run as they stand, one after another."""

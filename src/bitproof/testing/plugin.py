@@ -50,6 +50,8 @@ class ProveResume:
         timeout: float | None = None,
         control: bool = True,
         jobs: int = 1,
+        deterministic: bool = False,
+        seed: int | None = None,
     ) -> Verdict:
         """Run the command, cut it off, resume it, and compare; fail the test unless it is identical.
 
@@ -69,6 +71,8 @@ class ProveResume:
             timeout: seconds for each leg.
             control: repeat the reference before a cause is called certain.
             jobs: trials that run at the same time.
+            deterministic: set in every leg what makes PyTorch repeat.
+            seed: with ``deterministic``, seed every generator, too, before the script.
 
         Returns:
             The verdict, which is ``identical``.
@@ -77,7 +81,8 @@ class ProveResume:
             UsageError: the options are wrong.
             LaunchError: the command cannot be started.
         """
-        from bitproof.prove import plan  # noqa: PLC0415  # see the module's docstring
+        from bitproof.determinism import chosen  # noqa: PLC0415  # see the module's docstring
+        from bitproof.prove import plan  # noqa: PLC0415
         from bitproof.prove.options import Options  # noqa: PLC0415
         from bitproof.prove.prove import prove  # noqa: PLC0415
 
@@ -100,6 +105,7 @@ class ProveResume:
                 timeout=timeout,
                 control=control,
                 jobs=jobs,
+                deterministic=chosen(deterministic=deterministic, seed=seed),
             ),
             _Silent(),
         )
