@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,37 @@ def test_sigterm_to_one_rank_saves_and_ends_all(tmp_path: Path, expected: list[d
     second = train_ranks(run)
     ended(second, expected)
     assert [answer.batches for answer in second] == [7, 7]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("moment", ["waiting", "saving"])
+def test_a_signal_after_the_ranks_agreed_is_for_the_next_boundary(
+    tmp_path: Path, expected: list[dict[str, int]], moment: str, number: signal.Signals
+) -> None:
+    """Sent to one rank that waits for the other, or that saves already: the ranks stay together, and all answer it."""
+    run = tmp_path / "run"
+
+    def send() -> None:
+        os.kill(os.getpid(), number)
+
+    def signalled(_run: Run, rank: int, batch: int) -> None:
+        if moment == "waiting" and batch == 5:
+            if rank == 0:
+                threading.Timer(0.2, send).start()
+            else:
+                time.sleep(0.6)
+
+    def before(rank: int) -> None:
+        if moment == "saving" and rank == 0:
+            _before_rename(run / "checkpoints", 1, send, wait=False)
+
+    answers = train_ranks(run, each=signalled, before=before, save_every=Every(steps=2), background=False)
+    if number == signal.SIGUSR1:
+        ended(answers, expected)
+        return
+    assert [answer.status for answer in answers] == [REQUEUE_STATUS] * 2, "\n".join(answer.said for answer in answers)
+    assert len(set(map(tuple, steps_of(run)))) == 1
+    ended(train_ranks(run), expected)
 
 
 def test_a_save_that_one_rank_asks_for_is_done_by_all(tmp_path: Path) -> None:
@@ -332,14 +364,14 @@ def _die(now: bool) -> None:
         kill_this_rank()
 
 
-def _before_rename(folder: Path, count: int, action: Any) -> None:
-    """Do something before the count-th file of a folder gets its name."""
+def _before_rename(folder: Path, count: int, action: Any, *, wait: bool = True) -> None:
+    """Do something before the count-th file of a folder gets its name; wait for the other rank's first, or not."""
     rename, seen = System.rename, [0]
 
     def counted(system: System, source: Path, target: Path) -> None:
         seen[0] += target.parent == folder
         if target.parent == folder and seen[0] == count:
-            while not (folder.parents[2] / "checkpoints" / target.name).exists():
+            while wait and not (folder.parents[2] / "checkpoints" / target.name).exists():
                 time.sleep(0.001)  # the other rank commits first
             action()
         rename(system, source, target)
