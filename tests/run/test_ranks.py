@@ -237,6 +237,21 @@ def test_a_rank_whose_checkpoints_are_lost_is_refused(tmp_path: Path) -> None:
     assert steps_of(run)[0] == [2, 3, 3]
 
 
+@pytest.mark.parametrize("legs", [1, 2])
+def test_a_lost_rank_is_refused_though_one_checkpoint_is_kept(tmp_path: Path, legs: int) -> None:
+    """With Keep(last=1) rank 0 has one save, as after a crash in the first: it is the run's, and is not thrown away."""
+    run = tmp_path / "run"
+    for epochs in range(1, legs + 1):
+        train_ranks(run, epochs=epochs, save_every=EVERY_STEP if legs == 1 else Every(epochs=1), keep=Keep(last=1))
+    before = steps_of(run)[0]
+    assert len(before) == 1
+    shutil.rmtree(run / "ranks" / "1")
+    for _again in range(2):
+        answers = train_ranks(run, epochs=3, save_every=EVERY_STEP, keep=Keep(last=1))
+        assert f"rank 0: {before[0]}\n  rank 1: none" in answers[0].said
+        assert steps_of(run)[0] == before
+
+
 def test_another_number_of_ranks_is_refused_with_both(tmp_path: Path) -> None:
     """Each rank's state is its own; the message says how many there were, how many there are, and what to do."""
     train_ranks(tmp_path / "two", epochs=1, save_every=EVERY_STEP)
@@ -335,7 +350,8 @@ def test_four_ranks_save_fifty_times_at_their_own_pace(tmp_path: Path) -> None:
         ([Held([], []), Held([], [])], None),
         ([Held(["a", "b"], [1, 2], 2), Held(["a", "b"], [1, 2], 2)], "b"),
         ([Held(["a", "b"], [1, 2], 2), Held(["a"], [1], 2)], "a"),
-        ([Held(["a"], [1], 2), Held([], [])], None),
+        ([Held(["a-1"], [1], 2, only=True), Held([], [])], None),
+        ([Held([], []), Held(["a-1"], [1], 2, only=True), Held(["a-1"], [1], 2, only=True)], None),
         ([Held(["a", "b", "a"], [1, 2, 1], 2), Held(["a", "b"], [1, 2], 2)], "a"),
         ([Held(["a", "b", "c"], [1, 2, 3], 2), Held(["a"], [1], 2, damaged=True)], "a"),
     ],
@@ -350,11 +366,15 @@ def test_the_newest_that_all_have(all_ranks: list[Held], found: str | None) -> N
     [
         [Held(["a", "b"], [1, 2], 2), Held([], [])],
         [Held(["a", "b", "c"], [1, 2, 3], 2), Held(["a"], [1], 2)],
-        [Held(["a"], [1], 2), Held([], [], damaged=True)],
+        [Held(["a-1"], [1], 2, only=True), Held([], [], damaged=True)],
+        [Held(["a-4"], [9], 2, only=True), Held([], [])],
+        [Held(["b-1"], [9], 2), Held([], [])],
+        [Held(["a-1"], [1], 2, only=True), Held([], [], begun=False)],
+        [Held(["a-1"], [1], 2, only=True), Held(["b-1"], [1], 2, only=True)],
     ],
 )
 def test_what_no_crash_can_leave_is_refused(all_ranks: list[Held]) -> None:
-    """A rank that lacks more than one save, or all of whose are damaged, has lost something."""
+    """A rank that lacks more than one save, or any but the run's first, or whose are damaged, has lost something."""
     with pytest.raises(ResumeRefusedError, match=r"(?s)do not have the same checkpoints.*rank 1.*another folder"):
         newest("run", all_ranks)
 
