@@ -242,7 +242,7 @@ def test_a_lost_rank_is_refused_though_one_checkpoint_is_kept(tmp_path: Path, le
     """With Keep(last=1) rank 0 has one save, as after a crash in the first: it is the run's, and is not thrown away."""
     run = tmp_path / "run"
     for epochs in range(1, legs + 1):
-        train_ranks(run, epochs=epochs, save_every=EVERY_STEP if legs == 1 else Every(epochs=1), keep=Keep(last=1))
+        train_ranks(run, epochs=epochs, save_every=Every(steps=3 if legs == 2 else 1), keep=Keep(last=1))
     before = steps_of(run)[0]
     assert len(before) == 1
     shutil.rmtree(run / "ranks" / "1")
@@ -351,7 +351,7 @@ def test_four_ranks_save_fifty_times_at_their_own_pace(tmp_path: Path) -> None:
         ([Held(["a", "b"], [1, 2], 2), Held(["a", "b"], [1, 2], 2)], "b"),
         ([Held(["a", "b"], [1, 2], 2), Held(["a"], [1], 2)], "a"),
         ([Held(["a-1"], [1], 2, only=True), Held([], [])], None),
-        ([Held([], []), Held(["a-1"], [1], 2, only=True), Held(["a-1"], [1], 2, only=True)], None),
+        ([Held([], []), Held(["a-1"], [1], 3, only=True), Held(["a-1"], [1], 3, only=True)], None),
         ([Held(["a", "b", "a"], [1, 2, 1], 2), Held(["a", "b"], [1, 2], 2)], "a"),
         ([Held(["a", "b", "c"], [1, 2, 3], 2), Held(["a"], [1], 2, damaged=True)], "a"),
     ],

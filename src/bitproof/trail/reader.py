@@ -233,12 +233,18 @@ class _reading:  # noqa: N801  # used like a function
 
     def __enter__(self) -> sqlite3.Connection:
         self._connection = sqlite3.connect(f"file:{_quoted(self._path)}?mode=rw", uri=True, isolation_level=None)
+        self._connection.text_factory = _text
         return self._connection
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
         self._connection.close()
-        if isinstance(error, sqlite3.DatabaseError):
+        if isinstance(error, sqlite3.DatabaseError | UnicodeDecodeError):
             raise _corrupt(self._path, str(error)) from error
+
+
+def _text(value: bytes) -> str:
+    """Read a text of the database, which damage may have made none: no seal fits one that was changed."""
+    return value.decode(errors="replace")
 
 
 def _quoted(path: Path) -> str:
