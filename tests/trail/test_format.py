@@ -341,7 +341,9 @@ def test_texts_that_are_no_texts_any_more_are_refused(tmp_path: Path) -> None:
     expected = contents(read_trail(path.parent).legs[0])
     with contextlib.closing(sqlite3.connect(path)) as connection:
         texts = [row[0] for row in connection.execute("SELECT key FROM meta UNION SELECT sql FROM sqlite_master")]
-    places = {i for text in filter(None, texts) for at in [whole.find(text.encode())] for i in range(at, at + len(text))}
+    places = {
+        i for text in filter(None, texts) for at in [whole.find(text.encode())] for i in range(at, at + len(text))
+    }
     assert len(places) > 400
     kinds = set()
     for place in places:

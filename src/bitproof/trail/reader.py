@@ -1,6 +1,7 @@
 """Read a trail: strictly, without running code, also while it is still being written."""
 
 import contextlib
+import itertools
 import os
 import re
 import shutil
@@ -201,6 +202,24 @@ def claim_folder(folder: Path, *, append: bool, force: bool) -> int:
         msg = f"cannot write to {folder} ({error.strerror}). Name a folder that can be written to."
         raise UsageError(msg) from error
     return next_leg(folder)
+
+
+def missing_folders(folder: Path) -> list[Path]:
+    """List a folder and those that it lies in, innermost first, as far as they do not exist."""
+    return list(itertools.takewhile(lambda path: not path.exists(), [folder, *folder.parents]))
+
+
+def withdraw_folders(made: Sequence[Path]) -> None:
+    """Remove a folder that was made for a trail, and those made around it, where nobody has put anything else there.
+
+    Args:
+        made: from :func:`missing_folders`, before they were made.
+    """
+    if made and is_trail(made[0]):
+        shutil.rmtree(made[0])
+        with contextlib.suppress(OSError):  # somebody has put something there
+            for folder in made[1:]:
+                folder.rmdir()
 
 
 def _leg_files(folder: Path) -> list[tuple[Path, int, int]]:
