@@ -114,6 +114,29 @@ def test_blocks_inside_blocks() -> None:
     assert torch.get_deterministic_debug_mode() == 0
 
 
+def test_one_block_each() -> None:
+    """A second block would have nothing in effect, and says so; a second undo leaves what was set since."""
+    with deterministic(seed=None) as made:
+        with pytest.raises(UsageError, match="serves one `with` block"), made:
+            pass
+        assert torch.are_deterministic_algorithms_enabled()
+    assert not torch.are_deterministic_algorithms_enabled()
+    with pytest.raises(UsageError, match=r"Call deterministic\(\) again"), made:
+        pass
+    with deterministic(seed=None):
+        made.undo()
+        assert torch.are_deterministic_algorithms_enabled()
+
+
+@pytest.mark.parametrize("given", [{"warn_only": "no"}, {"fill_memory": None}, {"fill_memory": "x"}, {"warn_only": 1}])
+def test_an_option_that_is_no_bool(given: dict[str, Any]) -> None:
+    """Named with its value; nothing was set."""
+    name, value = next(iter(given.items()))
+    with pytest.raises(UsageError, match=rf"deterministic\({name}={value!r}\): expected True or False"):
+        deterministic(**given)
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
 def test_an_operation_that_cannot() -> None:
     """An operation without a deterministic implementation is refused, or warned of on request."""
     with deterministic(), pytest.raises(RuntimeError, match="put_ does not have a deterministic implementation"):

@@ -63,16 +63,17 @@ class Setting:
     note: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Deterministic:
-    """What :func:`deterministic` did. As a context manager it puts the settings back at its end.
+    """What :func:`deterministic` did. As a context manager, once, it puts the settings back at its end.
 
     Args:
         settings: each thing that was set, in order.
     """
 
     settings: tuple[Setting, ...]
-    _undo: tuple[Callable[[], None], ...] = field(default=(), repr=False, compare=False)
+    _undo: list[Callable[[], None]] = field(default_factory=list, repr=False, compare=False)
+    _used: bool = field(default=False, init=False, repr=False, compare=False)
 
     def __str__(self) -> str:
         """Write a line a setting."""
@@ -86,6 +87,17 @@ class Deterministic:
         return "\n".join(lines)
 
     def __enter__(self) -> Self:
+        """Begin the block at whose end the settings are put back.
+
+        Raises:
+            UsageError: there was such a block, or :meth:`undo`, so nothing would be in effect.
+        """
+        if self._used:
+            raise UsageError(
+                "what deterministic() returned serves one `with` block, and was used already: its settings are put back. "
+                "Call deterministic() again for each block."
+            )
+        self._used = True
         return self
 
     def __exit__(
@@ -94,9 +106,10 @@ class Deterministic:
         self.undo()
 
     def undo(self) -> None:
-        """Put every setting back as it was; generators go on from where they are."""
-        for each in reversed(self._undo):
-            each()
+        """Put every setting back as it was, once; generators go on from where they are."""
+        self._used = True
+        while self._undo:
+            self._undo.pop()()
 
 
 def deterministic(seed: int | None = 0, *, fill_memory: bool = False, warn_only: bool = False) -> Deterministic:
@@ -119,7 +132,7 @@ def deterministic(seed: int | None = 0, *, fill_memory: bool = False, warn_only:
         What was done; ``print`` it.
 
     Raises:
-        UsageError: the seed is none; nothing was changed.
+        UsageError: the seed is none, or an option is neither True nor False; nothing was changed.
 
     Example::
 
@@ -129,6 +142,9 @@ def deterministic(seed: int | None = 0, *, fill_memory: bool = False, warn_only:
             print(made)
     """
     _check_seed(seed, f"deterministic(seed={seed!r})")
+    for name, value in {"fill_memory": fill_memory, "warn_only": warn_only}.items():
+        if not isinstance(value, bool):
+            raise UsageError(f"deterministic({name}={value!r}): expected True or False.")
     return apply(Choice(seed, fill_memory=fill_memory, warn_only=warn_only))
 
 
@@ -161,7 +177,7 @@ def apply(choice: Choice) -> Deterministic:
     settings.append(_hash_seed())
     if choice.seed is not None:
         settings += _seed(choice.seed)
-    return Deterministic(tuple(settings), tuple(undo))
+    return Deterministic(tuple(settings), undo)
 
 
 @dataclass(frozen=True)

@@ -37,3 +37,31 @@ def test_signals_are_passed_on(number: signal.Signals, tmp_path: Path) -> None:
     assert out == f"saved on {number.name}\n"
     assert process.returncode == 9
     assert "Traceback" not in err
+
+
+def test_folders_of_a_trail_that_was_not_recorded_are_removed(tmp_path: Path) -> None:
+    """Those that were made for it, and none that was there or that the command has put something into."""
+
+    def record(where: str, code: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "bitproof", "record", "-o", where, "--", sys.executable, "-c", code]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    (tmp_path / "here").mkdir()
+    answer = record("here/a/b.trail", "import torch")
+    assert (answer.returncode, list((tmp_path / "here").iterdir())) == (3, [])
+    assert "imported torch and took no optimizer step" in answer.stderr
+    record("here/a/b.trail", "open('here/a/model.pt', 'w')")
+    assert [path.name for path in (tmp_path / "here" / "a").iterdir()] == ["model.pt"]
+    record("here/a/b.trail", "open('here/a/b.trail/model.pt', 'w')")
+    assert (tmp_path / "here" / "a" / "b.trail" / "model.pt").exists()
+
+
+def test_folders_are_removed_after_a_command_that_does_not_start(tmp_path: Path) -> None:
+    """A script without a first line that names its program."""
+    (tmp_path / "script").write_text("no program")
+    (tmp_path / "script").chmod(0o755)
+    command = [sys.executable, "-m", "bitproof", "record", "-o", "a/b.trail", "--", "./script"]
+    answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert answer.returncode == 2
+    assert "cannot start the command" in answer.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["script"]

@@ -529,3 +529,10 @@ def test_in_a_run(tmp_path: Path, stop: int) -> None:
     assert 0 < redone < stop
     assert [step for step in before if step[0] < redone] + after == whole
     assert torch.equal(weights, resumed)
+
+
+@pytest.mark.parametrize("given", [5, Buckets, object()])
+def test_what_cannot_be_iterated_is_refused_at_once(given: Any) -> None:
+    """A batch size, or a class in place of an instance of it."""
+    with pytest.raises(BatchError, match="cannot be iterated: expected what yields lists of indices"):
+        Loader(Drawing(N), batch_sampler=given)

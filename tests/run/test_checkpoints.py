@@ -149,6 +149,16 @@ def test_two_checkpoints_of_a_run_differ_tensor_by_tensor(run: Path) -> None:
     assert found["identical"] < found["tensors"]
 
 
+def test_the_steps_that_are_compared_are_named(run: Path, tmp_path: Path) -> None:
+    """A run's folder stands for its newest checkpoint, which may be of another step than the other's."""
+    newest = Store(run).checkpoints()[-1].step
+    assert answer("diff", run, f"{run}@1", status=1)["steps"] == [newest, 1]
+    printed = CliRunner().invoke(app, ["diff", str(run), f"{run}@1"]).output.splitlines()
+    assert printed[1] == f"  compared: step {newest} of {run}, step 1 of {run}@1"
+    answer("export", run, tmp_path / "model.safetensors")
+    assert answer("diff", run, tmp_path / "model.safetensors")["steps"] == [newest, None]
+
+
 def test_environments_of_two_checkpoints(tmp_path: Path) -> None:
     """Each checkpoint has the environment that it was saved in; how two differ is said, and decides nothing."""
     made = parts()

@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,37 @@ def test_sigterm_to_one_rank_saves_and_ends_all(tmp_path: Path, expected: list[d
     assert [answer.batches for answer in second] == [7, 7]
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("moment", ["waiting", "saving"])
+def test_a_signal_after_the_ranks_agreed_is_for_the_next_boundary(
+    tmp_path: Path, expected: list[dict[str, int]], moment: str, number: signal.Signals
+) -> None:
+    """Sent to one rank that waits for the other, or that saves already: the ranks stay together, and all answer it."""
+    run = tmp_path / "run"
+
+    def send() -> None:
+        os.kill(os.getpid(), number)
+
+    def signalled(_run: Run, rank: int, batch: int) -> None:
+        if moment == "waiting" and batch == 5:
+            if rank == 0:
+                threading.Timer(0.2, send).start()
+            else:
+                time.sleep(0.6)
+
+    def before(rank: int) -> None:
+        if moment == "saving" and rank == 0:
+            _before_rename(run / "checkpoints", 1, send, wait=False)
+
+    answers = train_ranks(run, each=signalled, before=before, save_every=Every(steps=2), background=False)
+    if number == signal.SIGUSR1:
+        ended(answers, expected)
+        return
+    assert [answer.status for answer in answers] == [REQUEUE_STATUS] * 2, "\n".join(answer.said for answer in answers)
+    assert len(set(map(tuple, steps_of(run)))) == 1
+    ended(train_ranks(run), expected)
+
+
 def test_a_save_that_one_rank_asks_for_is_done_by_all(tmp_path: Path) -> None:
     """Inside the loop, one rank's run.save() is enough."""
 
@@ -203,6 +235,21 @@ def test_a_rank_whose_checkpoints_are_lost_is_refused(tmp_path: Path) -> None:
     assert "ResumeRefusedError" in answers[0].said
     assert "rank 0: 2, 3, 3\n  rank 1: none" in answers[0].said
     assert steps_of(run)[0] == [2, 3, 3]
+
+
+@pytest.mark.parametrize("legs", [1, 2])
+def test_a_lost_rank_is_refused_though_one_checkpoint_is_kept(tmp_path: Path, legs: int) -> None:
+    """With Keep(last=1) rank 0 has one save, as after a crash in the first: it is the run's, and is not thrown away."""
+    run = tmp_path / "run"
+    for epochs in range(1, legs + 1):
+        train_ranks(run, epochs=epochs, save_every=Every(steps=3 if legs == 2 else 1), keep=Keep(last=1))
+    before = steps_of(run)[0]
+    assert len(before) == 1
+    shutil.rmtree(run / "ranks" / "1")
+    for _again in range(2):
+        answers = train_ranks(run, epochs=3, save_every=EVERY_STEP, keep=Keep(last=1))
+        assert f"rank 0: {before[0]}\n  rank 1: none" in answers[0].said
+        assert steps_of(run)[0] == before
 
 
 def test_another_number_of_ranks_is_refused_with_both(tmp_path: Path) -> None:
@@ -303,7 +350,8 @@ def test_four_ranks_save_fifty_times_at_their_own_pace(tmp_path: Path) -> None:
         ([Held([], []), Held([], [])], None),
         ([Held(["a", "b"], [1, 2], 2), Held(["a", "b"], [1, 2], 2)], "b"),
         ([Held(["a", "b"], [1, 2], 2), Held(["a"], [1], 2)], "a"),
-        ([Held(["a"], [1], 2), Held([], [])], None),
+        ([Held(["a-1"], [1], 2, only=True), Held([], [])], None),
+        ([Held([], []), Held(["a-1"], [1], 3, only=True), Held(["a-1"], [1], 3, only=True)], None),
         ([Held(["a", "b", "a"], [1, 2, 1], 2), Held(["a", "b"], [1, 2], 2)], "a"),
         ([Held(["a", "b", "c"], [1, 2, 3], 2), Held(["a"], [1], 2, damaged=True)], "a"),
     ],
@@ -318,11 +366,15 @@ def test_the_newest_that_all_have(all_ranks: list[Held], found: str | None) -> N
     [
         [Held(["a", "b"], [1, 2], 2), Held([], [])],
         [Held(["a", "b", "c"], [1, 2, 3], 2), Held(["a"], [1], 2)],
-        [Held(["a"], [1], 2), Held([], [], damaged=True)],
+        [Held(["a-1"], [1], 2, only=True), Held([], [], damaged=True)],
+        [Held(["a-4"], [9], 2, only=True), Held([], [])],
+        [Held(["b-1"], [9], 2), Held([], [])],
+        [Held(["a-1"], [1], 2, only=True), Held([], [], begun=False)],
+        [Held(["a-1"], [1], 2, only=True), Held(["b-1"], [1], 2, only=True)],
     ],
 )
 def test_what_no_crash_can_leave_is_refused(all_ranks: list[Held]) -> None:
-    """A rank that lacks more than one save, or all of whose are damaged, has lost something."""
+    """A rank that lacks more than one save, or any but the run's first, or whose are damaged, has lost something."""
     with pytest.raises(ResumeRefusedError, match=r"(?s)do not have the same checkpoints.*rank 1.*another folder"):
         newest("run", all_ranks)
 
@@ -332,14 +384,14 @@ def _die(now: bool) -> None:
         kill_this_rank()
 
 
-def _before_rename(folder: Path, count: int, action: Any) -> None:
-    """Do something before the count-th file of a folder gets its name."""
+def _before_rename(folder: Path, count: int, action: Any, *, wait: bool = True) -> None:
+    """Do something before the count-th file of a folder gets its name; wait for the other rank's first, or not."""
     rename, seen = System.rename, [0]
 
     def counted(system: System, source: Path, target: Path) -> None:
         seen[0] += target.parent == folder
         if target.parent == folder and seen[0] == count:
-            while not (folder.parents[2] / "checkpoints" / target.name).exists():
+            while wait and not (folder.parents[2] / "checkpoints" / target.name).exists():
                 time.sleep(0.001)  # the other rank commits first
             action()
         rename(system, source, target)

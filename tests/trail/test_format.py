@@ -1,5 +1,6 @@
 """The trail's file: its form by golden values, strict reading, and what is kept."""
 
+import contextlib
 import random
 import shutil
 import sqlite3
@@ -331,6 +332,29 @@ def test_flipped_bits_are_refused_or_change_nothing(tmp_path: Path) -> None:
         else:
             assert found == expected
     assert refused > 50
+
+
+def test_texts_that_are_no_texts_any_more_are_refused(tmp_path: Path) -> None:
+    """The high bit of each byte of every key and of the schema: no text in UTF-8 is left, and the trail is damaged."""
+    path = write(tmp_path / "a.trail", 3)
+    whole = path.read_bytes()
+    expected = contents(read_trail(path.parent).legs[0])
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        texts = [row[0] for row in connection.execute("SELECT key FROM meta UNION SELECT sql FROM sqlite_master")]
+    places = {
+        i for text in filter(None, texts) for at in [whole.find(text.encode())] for i in range(at, at + len(text))
+    }
+    assert len(places) > 400
+    kinds = set()
+    for place in places:
+        damaged = bytearray(whole)
+        damaged[place] ^= 0x80
+        path.write_bytes(damaged)
+        try:
+            assert contents(read_trail(path.parent).legs[0]) == expected
+        except BitproofError as error:
+            kinds.add(type(error))
+    assert kinds == {TrailCorruptError}
 
 
 def test_flipped_bits_in_the_log_are_refused_or_change_nothing(tmp_path: Path) -> None:

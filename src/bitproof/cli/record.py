@@ -45,19 +45,26 @@ def record(
       bitproof record -o a.trail --deterministic --seed 0 -- python train.py
     """
     from bitproof.determinism import chosen  # noqa: PLC0415  # --help must be quick
+    from bitproof.errors import LaunchError  # noqa: PLC0415
     from bitproof.trail.launch import check_command, child_environment, why_nothing  # noqa: PLC0415  # --help must be quick
-    from bitproof.trail.reader import claim_folder, read_trail  # noqa: PLC0415
+    from bitproof.trail.reader import claim_folder, missing_folders, read_trail, withdraw_folders  # noqa: PLC0415
 
     choice = chosen(deterministic=deterministic, seed=seed)
     check_command(command)
+    made = missing_folders(output)
     leg = claim_folder(output, append=append, force=force)
-    status = _run(command, child_environment(output, leg=leg, every=every, deterministic=choice))
+    try:
+        status = _run(command, child_environment(output, leg=leg, every=every, deterministic=choice))
+    except LaunchError:
+        withdraw_folders(made)
+        raise
     if any(output.glob(f"leg-{leg:03d}.*")):
         legs = [found for found in read_trail(output).legs if found.number == leg]
         ranks = f" on {len(legs)} ranks" if len(legs) > 1 else ""
         typer.echo(f"bitproof: recorded {len(legs[0].steps)} steps{ranks} in {output}", err=True)
     else:
         typer.echo(f"bitproof: nothing recorded: {why_nothing(output, command, leg)}", err=True)
+        withdraw_folders(made)
         status = status or 3
     raise typer.Exit(status)
 

@@ -79,7 +79,8 @@ class Loader:
     Raises:
         NotCarriedError: the data set is iterable-style.
         DataLengthError: it is empty.
-        BatchError: batch_size does not fit the data or the ranks, or is given beside a batch_sampler.
+        BatchError: batch_size does not fit the data or the ranks, or is given beside a batch_sampler; or that cannot be
+            iterated.
         TopologyError: rank and world_size do not fit each other, or the launcher's.
 
     """

@@ -51,11 +51,17 @@ class SamplerProgress:
         world_size: number of processes.
 
     Raises:
-        TopologyError: the sampler is of another rank or world size.
+        BatchError: the sampler cannot be iterated.
+        TopologyError: it is of another rank or world size.
 
     """
 
     def __init__(self, batch_sampler: Iterable[Any], *, n: int, seed: int, rank: int, world_size: int) -> None:
+        if not any(hasattr(type(batch_sampler), name) for name in ("__iter__", "__getitem__")):
+            raise BatchError(
+                f"Loader: batch_sampler={batch_sampler!r:.80} cannot be iterated: expected what yields lists of indices, one "
+                "for each batch, such as torch.utils.data.BatchSampler. For batches of one size give batch_size."
+            )
         self.sampler = batch_sampler
         self.own_ranks = ranks_of(batch_sampler)
         self.seed = seed

@@ -247,10 +247,14 @@ def checkpoint_lines(found: "CheckpointDifference", *, verbose: bool) -> list[st
     settings = [f"  {printable(d.key)}: {_pair(d.reference, d.other)}" for d in found.environment]
     if settings:
         settings.insert(0, "saved in environments that differ:")
+    steps = zip((found.first, found.second), found.steps, strict=True)
+    told = [f"step {step} of {printable(name)}" for name, step in steps if step is not None]
+    compared = [f"  compared: {', '.join(told)}"] if told else []
     if found.verdict == "identical":
-        return [f"identical: all {found.tensors} tensors have the same names, dtypes, shapes and bytes", *settings]
+        same = f"identical: all {found.tensors} tensors have the same names, dtypes, shapes and bytes"
+        return [same, *compared, *settings]
     shown = found.differences if verbose else found.differences[:_TENSORS_SHOWN]
-    lines = [f"different: {len(found.differences)} of {found.tensors} tensors"]
+    lines = [f"different: {len(found.differences)} of {found.tensors} tensors", *compared]
     lines += [f"  {printable(d.name)}: {_tensor_difference(d)}" for d in shown]
     left = len(found.differences) - len(shown)
     return [*lines, *([f"  and {left} more; --verbose lists them"] if left else []), *settings]

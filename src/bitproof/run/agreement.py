@@ -2,7 +2,9 @@
 
 Every rank saves its own state, at the same batch boundary, under the same name of the save. A crash may come after one
 rank's commit and before another's; such a save counts for none. A save begins only when the ranks have agreed on the
-one before, so that of one rank at most one is newer than the newest that all have. More than that were lost.
+one before, so that of one rank at most one is newer than the newest that all have. More than that were lost. Where they
+have none in common, only the run's first save can have been cut: its name and its number tell, and a rank without it has
+begun a leg all the same.
 """
 
 from collections.abc import Sequence
@@ -15,6 +17,13 @@ from bitproof.store import Commit, Keep
 
 RANKS, SAVE = "ranks", "save"
 """The facts of a commit: how many ranks saved, and the name of the save."""
+_FIRST = "-1"
+"""How the name of a leg's first save ends."""
+
+
+def save_name(leg: str, count: int) -> str:
+    """Name the ``count``-th save of a leg, from 1."""
+    return f"{leg}-{count}"
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -25,26 +34,33 @@ class Held(msgspec.Struct, frozen=True):
         steps: their steps.
         ranks: how many ranks there were when the newest was saved; None if there is none.
         damaged: whether any was set aside.
+        begun: whether it has begun a leg before.
+        only: whether it has one save, and that is the first that its store ever had.
     """
 
     saves: list[str]
     steps: list[int]
     ranks: int | None = None
     damaged: bool = False
+    begun: bool = True
+    only: bool = False
 
 
-def held(commits: Sequence[Commit], *, damaged: bool = False) -> Held:
+def held(commits: Sequence[Commit], *, damaged: bool = False, begun: bool = True) -> Held:
     """Describe what a store has.
 
     Args:
         commits: its, oldest first.
         damaged: whether any was set aside.
+        begun: whether the rank has begun a leg before.
     """
     return Held(
         [str(commit.facts.get(SAVE, "")) for commit in commits],
         [commit.step for commit in commits],
         int(commits[-1].facts.get(RANKS, 1)) if commits else None,
         damaged,
+        begun,
+        only=[commit.sequence for commit in commits] == [1],
     )
 
 
@@ -71,7 +87,7 @@ def newest(where: str, all_ranks: Sequence[Held]) -> str | None:
         len(one.saves) - 1 - max((i for i, s in enumerate(one.saves) if s in common), default=-1) for one in all_ranks
     ]
     damaged = any(one.damaged for one in all_ranks)
-    lost = (max(newer) > 1 and not damaged) or (damaged and not common)
+    lost = (max(newer) > 1 and not damaged) or (not common and (damaged or not _cut_at_first(all_ranks)))
     if lost:
         told = "".join(
             f"\n  rank {rank}: "
@@ -85,6 +101,17 @@ def newest(where: str, all_ranks: Sequence[Held]) -> str | None:
             "Put back the missing files (each rank's are in a folder of its own), or begin anew in another folder."
         )
     return common[-1] if common else None
+
+
+def _cut_at_first(all_ranks: Sequence[Held]) -> bool:
+    """Tell whether the ranks have nothing, or some of them the run's very first save, which others had not made yet."""
+    having = [one for one in all_ranks if one.saves]
+    if not having:
+        return True
+    first = having[0].saves[0]
+    return first.endswith(_FIRST) and all(
+        (one.only and one.saves == [first]) if one.saves else one.begun for one in all_ranks
+    )
 
 
 def check_world(where: str, saved: set[int | None], world: int) -> None:

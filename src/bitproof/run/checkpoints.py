@@ -48,6 +48,8 @@ class CheckpointDifference(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Literal["identical", "different"]
     first: str
     second: str
+    steps: tuple[int | None, int | None] = (None, None)
+    """At which each was saved; None for a file of another kind."""
     tensors: int
     """Names in either."""
     identical: int
@@ -91,11 +93,16 @@ def compare(first: Path, second: Path, *, part: str | None = None) -> Checkpoint
         verdict="different" if found else "identical",
         first=str(first),
         second=str(second),
+        steps=(_step(opened[0]), _step(opened[1])),
         tensors=len(names),
         identical=len(names) - len(found),
         differences=found,
         environment=_environments_differ(*opened),
     )
+
+
+def _step(found: Checkpoint | Mapping[str, torch.Tensor]) -> int | None:
+    return found.step if isinstance(found, Checkpoint) else None
 
 
 def _environments_differ(*opened: Checkpoint | Mapping[str, torch.Tensor]) -> list[Difference]:

@@ -70,6 +70,11 @@ class Legs:
         self.current: LegRecord | None = None
 
     @staticmethod
+    def begun(folder: Path) -> bool:
+        """Tell whether a leg has begun in a folder before; its record need not be readable."""
+        return any((folder / "legs").glob("*.json"))
+
+    @staticmethod
     def stored(folder: Path) -> list[LegRecord]:
         """Read what is kept of the legs of a run, in order.
 

@@ -9,6 +9,7 @@ from bitproof import state
 from bitproof.errors import CheckpointCorruptError, ResumeRefusedError
 from bitproof.run.agreement import RANKS, SAVE, Chosen, Held, check_world, held, newest, shared
 from bitproof.run.notices import say
+from bitproof.run.proof import Legs
 from bitproof.run.ranks import Ranks
 from bitproof.store import Checkpoint, Commit, Store
 
@@ -59,10 +60,11 @@ def read(store: Store, ranks: Ranks, folder: Path) -> Resumed | None:
 
 def _newest_of_all(store: Store, ranks: Ranks, folder: Path) -> Checkpoint | None:
     before = len(store.problems)
+    begun = Legs.begun(store.path)
     store.latest(verify=False)  # sets aside what cannot even be opened
     while True:
         commits = store.checkpoints()
-        answers = ranks.gather(held(commits, damaged=len(store.problems) > before), Held)
+        answers = ranks.gather(held(commits, damaged=len(store.problems) > before, begun=begun), Held)
         save = newest(str(folder), answers)
         if save is None:
             if commits:

@@ -356,13 +356,13 @@ class Run:
         """Do what is due between two batches."""
         assert self._signals is not None
         self._saving.check()
+        # What the ranks agreed on decides, and nothing that comes to one of them later: that is for the next boundary.
         due, *came = self._agree(int(self._saving.due(self.step)), *self._signals.came)
-        self._signals.share(came)
-        if due or self._signals.pending:
+        if due or any(came):
             self._save()
-        if self._signals.pending:
+        if any(came):
             self._saving.settle()
-            self._signals.answer()
+            self._signals.answer(came)
         if self._legs.waits_for(self.step):
             self._judge()
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from bitproof.errors import StoreError, StoreWriteError
-from bitproof.run.agreement import RANKS, SAVE, Chosen, Held, chosen, held, shared
+from bitproof.run.agreement import RANKS, SAVE, Chosen, Held, chosen, held, save_name, shared
 from bitproof.run.every import Every, Schedule
 from bitproof.run.notices import SaveFailedWarning, warn
 from bitproof.run.ranks import Ranks
@@ -82,7 +82,7 @@ class Saving:
         self._schedule.saved(step)
         self._count += 1
         if self._ranks.world > 1:
-            facts = {**facts, RANKS: self._ranks.world, SAVE: f"{self._leg}-{self._count}"}
+            facts = {**facts, RANKS: self._ranks.world, SAVE: save_name(self._leg, self._count)}
         self._committed, self._open = committed, True
         if self._saver is not None:
             self._saver.save(document, tensors, step=step, facts=facts)

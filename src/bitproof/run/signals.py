@@ -26,35 +26,27 @@ class Signals:
                     self._previous[number] = signal.signal(number, self._note)
 
     @property
-    def pending(self) -> bool:
-        """Whether a signal has come that was not yet answered."""
-        return bool(self._pending)
-
-    @property
     def came(self) -> list[int]:
         """1 for each of :data:`WATCHED` that has come and was not yet answered, else 0."""
         return [int(number in self._pending) for number in WATCHED]
 
-    def share(self, came: Sequence[int]) -> None:
-        """Take what came to any rank as if it had come to this one.
+    def answer(self, came: Sequence[int]) -> None:
+        """Call the handlers that were there before, now that the state is saved; after SIGTERM, exit.
 
         Args:
-            came: as :attr:`came`.
-        """
-        self._pending += [n for n, any_rank in zip(WATCHED, came, strict=True) if any_rank and n not in self._pending]
-
-    def answer(self) -> None:
-        """Call the handlers that were there before, now that the state is saved; after SIGTERM, exit.
+            came: as :attr:`came`, of any rank; what else has come meanwhile stays unanswered.
 
         Raises:
             SystemExit: with :data:`REQUEUE_STATUS`, if SIGTERM came and was not ignored before.
         """
-        pending, self._pending = self._pending, []
-        for number in pending:
+        answered = [number for number, any_rank in zip(WATCHED, came, strict=True) if any_rank]
+        for number in answered:
+            if number in self._pending:
+                self._pending.remove(number)
             previous = self._previous.get(number)
             if callable(previous):
                 previous(number, None)
-        if any(n == signal.SIGTERM and self._previous.get(n) is not signal.SIG_IGN for n in pending):
+        if any(n == signal.SIGTERM and self._previous.get(n) is not signal.SIG_IGN for n in answered):
             raise SystemExit(REQUEUE_STATUS)
 
     def close(self) -> None:

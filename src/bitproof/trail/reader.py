@@ -1,6 +1,7 @@
 """Read a trail: strictly, without running code, also while it is still being written."""
 
 import contextlib
+import itertools
 import os
 import re
 import shutil
@@ -203,6 +204,24 @@ def claim_folder(folder: Path, *, append: bool, force: bool) -> int:
     return next_leg(folder)
 
 
+def missing_folders(folder: Path) -> list[Path]:
+    """List a folder and those that it lies in, innermost first, as far as they do not exist."""
+    return list(itertools.takewhile(lambda path: not path.exists(), [folder, *folder.parents]))
+
+
+def withdraw_folders(made: Sequence[Path]) -> None:
+    """Remove a folder that was made for a trail, and those made around it, where nobody has put anything else there.
+
+    Args:
+        made: from :func:`missing_folders`, before they were made.
+    """
+    if made and is_trail(made[0]):
+        shutil.rmtree(made[0])
+        with contextlib.suppress(OSError):  # somebody has put something there
+            for folder in made[1:]:
+                folder.rmdir()
+
+
 def _leg_files(folder: Path) -> list[tuple[Path, int, int]]:
     if not folder.is_dir():
         return []
@@ -233,12 +252,18 @@ class _reading:  # noqa: N801  # used like a function
 
     def __enter__(self) -> sqlite3.Connection:
         self._connection = sqlite3.connect(f"file:{_quoted(self._path)}?mode=rw", uri=True, isolation_level=None)
+        self._connection.text_factory = _text
         return self._connection
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
         self._connection.close()
-        if isinstance(error, sqlite3.DatabaseError):
+        if isinstance(error, sqlite3.DatabaseError | UnicodeDecodeError):
             raise _corrupt(self._path, str(error)) from error
+
+
+def _text(value: bytes) -> str:
+    """Read a text of the database, which damage may have made none: no seal fits one that was changed."""
+    return value.decode(errors="replace")
 
 
 def _quoted(path: Path) -> str:
