@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from bitproof.fingerprint import digest_rows
 from bitproof.trail.reader import Leg
-from bitproof.trail.records import unpack_digests
+from bitproof.trail.records import StepHead, unpack_digests
 
 
 def data(count: int = 12) -> TensorDataset:
@@ -366,13 +366,13 @@ def test_tensors_without_bytes_of_their_own(recorded: Any) -> None:
     assert said == ["the content of a Tensor (torch.strided, on meta)"]
 
 
-def test_our_loader_names_epoch_and_index(lab: Any) -> None:
-    """A step of our own loader holds the (epoch, index) pair of each of its samples, prefetched or not."""
+def _two_epochs(lab: Any, **settings: Any) -> list[StepHead]:
+    """Record two epochs over eight samples of our own loader."""
     from bitproof.data import Loader
 
     def train(_job: Any) -> None:
         torch.manual_seed(0)
-        loader = Loader(list(torch.randn(8, 3)), batch_size=4, shuffle=True, seed=1)
+        loader = Loader(list(torch.randn(8, 3)), **settings)
         model = torch.nn.Linear(3, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for _ in range(2):
@@ -380,27 +380,21 @@ def test_our_loader_names_epoch_and_index(lab: Any) -> None:
                 model(batch).sum().backward()
                 optimizer.step()
 
-    steps = lab.record(train).legs[0].steps
+    steps: list[StepHead] = lab.record(train).legs[0].steps
+    return steps
+
+
+def test_our_loader_names_epoch_and_index(lab: Any) -> None:
+    """A step of our own loader holds the (epoch, index) pair of each of its samples, prefetched or not."""
+    steps = _two_epochs(lab, batch_size=4, shuffle=True, seed=1)
     pairs = [pair for step in steps for pair in step.micros[0].indices or []]
     assert sorted(pairs) == [(epoch, index) for epoch in range(2) for index in range(8)]
 
 
 def test_our_loader_names_samples_drawn_again(lab: Any) -> None:
     """A batch sampler's samples are named by (epoch, index) too, also one that it draws twice in an epoch."""
-    from bitproof.data import Loader
-
-    def train(_job: Any) -> None:
-        torch.manual_seed(0)
-        loader = Loader(list(torch.randn(8, 3)), batch_sampler=[[5, 2, 5], [5, 0, 1]], num_workers=1)
-        model = torch.nn.Linear(3, 1)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for _ in range(2):
-            for batch in loader:
-                model(batch).sum().backward()
-                optimizer.step()
-
-    steps = lab.record(train).legs[0].steps
     batches = [[5, 2, 5], [5, 0, 1]]
+    steps = _two_epochs(lab, batch_sampler=batches, num_workers=1)
     assert [step.micros[0].indices for step in steps] == [
         [(epoch, index) for index in batch] for epoch in range(2) for batch in batches
     ]

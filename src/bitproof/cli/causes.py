@@ -1,6 +1,5 @@
 """``bitproof causes``."""
 
-import sys
 from typing import Annotated
 
 import typer
@@ -18,9 +17,7 @@ def causes(
 
       bitproof causes data-restarted rng-shifted
     """
-    import msgspec  # noqa: PLC0415  # --help must be quick
-
-    from bitproof.cli.output import console, reader_may_leave  # noqa: PLC0415
+    from bitproof.cli.output import console, print_json, reader_may_leave  # noqa: PLC0415  # --help must be quick
     from bitproof.compare.causes.catalogue import BY_CODE, CODES  # noqa: PLC0415
     from bitproof.errors import UsageError  # noqa: PLC0415
 
@@ -29,11 +26,10 @@ def causes(
         msg = f"there is no cause code {unknown[0]!r}. `bitproof causes` lists all {len(CODES)}."
         raise UsageError(msg)
     chosen = [BY_CODE[code] for code in codes] if codes else list(CODES)
+    if json:
+        print_json({"format": 1, "causes": chosen})
+        return
     with reader_may_leave():
-        if json:
-            whole = {"format": 1, "causes": msgspec.to_builtins(chosen)}
-            sys.stdout.write(msgspec.json.format(msgspec.json.encode(whole), indent=2).decode() + "\n")
-            return
         from rich.padding import Padding  # noqa: PLC0415
         from rich.table import Table  # noqa: PLC0415
         from rich.text import Text  # noqa: PLC0415

@@ -51,19 +51,18 @@ def _argument(name: str) -> str:
     return name.upper() if name.isidentifier() else name
 
 
-def add(app: typer.Typer, function: Callable[..., None], name: str | None = None) -> None:
-    """Give an app a command, its docstring as help.
+def add(app: typer.Typer, function: Callable[..., None]) -> None:
+    """Give an app a command under its function's name, its docstring as help.
 
     What follows a training command's first word is the training command's, with or without ``--`` before it.
 
     Args:
         app: gets it.
         function: does it.
-        name: of the command; by default the function's.
     """
     takes_command = "command" in inspect.signature(function).parameters
     settings = {"allow_interspersed_args": False} if takes_command else {}
-    app.command(name or function.__name__, cls=Command, help=_help(function), context_settings=settings)(function)
+    app.command(function.__name__, cls=Command, help=_help(function), context_settings=settings)(function)
 
 
 def _help(function: Callable[..., None]) -> str:

@@ -13,7 +13,7 @@ from bitproof.data.mixture import Mixture
 from bitproof.data.order import ORDER_VERSION, Int64s, Order
 from bitproof.data.plan import Plan
 from bitproof.data.seeds import SampleKey
-from bitproof.data.state import STATE_FORMAT, LoaderState
+from bitproof.data.state import STATE_FORMAT, LoaderState, check_same_data
 
 _AT_ONCE: Final = 1024
 """Samples of the order that are found in one call, from the third batch of a pass or so on."""
@@ -151,7 +151,7 @@ class OrderProgress:
             offset = min(loaded.position - loaded.epoch * loaded.length, self.plan.n)
             loaded = replace(loaded, position=loaded.epoch * self.plan.n + offset)
         else:
-            loaded.check_data(self.plan.n, fingerprint())
+            check_same_data((loaded.length, loaded.fingerprint), (self.plan.n, fingerprint()))
         self.seed, self.shuffle = loaded.seed, loaded.shuffle
         self.position, self.epoch = loaded.position, loaded.epoch
 

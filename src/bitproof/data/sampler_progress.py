@@ -16,6 +16,7 @@ from bitproof.data.progress import Step
 from bitproof.data.randomness import OwnGenerators
 from bitproof.data.sampler_state import SAMPLER_STATE_FORMAT, SamplerState
 from bitproof.data.seeds import SampleKey, seeds_of
+from bitproof.data.state import check_same_data
 
 _COMPARED: Final = 8
 """Batches of the first pass that are drawn twice, to see that they are the same."""
@@ -137,7 +138,7 @@ class SamplerProgress:
         loaded = SamplerState.from_dict(state)
         loaded.check_sampler(_name(self.sampler), self._replicas)
         if not accept:
-            loaded.check_data(self._n, fingerprint())
+            check_same_data((loaded.length, loaded.fingerprint), (self._n, fingerprint()))
         self.seed = loaded.seed
         self.go(loaded.epoch)
         self.batch, self.position = loaded.batch, loaded.sample

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from bitproof.data.errors import LoaderStateError
-from bitproof.data.state import check_same_data, fields_of
+from bitproof.data.state import fields_of
 
 SAMPLER_STATE_FORMAT: Final = 1
 
@@ -86,12 +86,3 @@ class SamplerState:
                 f"{then}; or use a batch sampler that gives global batches, without rank and num_replicas: the Loader shares "
                 "those among any number of ranks."
             )
-
-    def check_data(self, length: int, fingerprint: str) -> None:
-        """Check that the state belongs to data of this length and fingerprint.
-
-        Raises:
-            DataChangedError: it does not.
-
-        """
-        check_same_data((self.length, self.fingerprint), (length, fingerprint))

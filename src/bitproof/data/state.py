@@ -63,15 +63,6 @@ class LoaderState:
             )
         return loaded
 
-    def check_data(self, length: int, fingerprint: str) -> None:
-        """Check that the state belongs to data of this length and fingerprint.
-
-        Raises:
-            DataChangedError: it does not.
-
-        """
-        check_same_data((self.length, self.fingerprint), (length, fingerprint))
-
 
 def fields_of(state: Any, cls: type, expected_format: int) -> dict[str, Any]:
     """Return the fields of a state, each checked against a class's annotations.

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from bitproof.compare.causes.catalogue import section
 from bitproof.doctor.hazard import Hazard
 
 
@@ -161,17 +162,8 @@ def page() -> str:
     """Return the documentation of every code, in Markdown."""
     lines = [_INTRODUCTION]
     for code in CODES:
-        lines += [
-            f"## {code.code}",
-            "",
-            code.meaning,
-            "",
-            f"- **Evidence**: {code.evidence}",
-            f"- **Remedy**: {code.remedy}",
-        ]
-        if code.fact:
-            lines.append(f"- **Shown by**: fact {code.fact}")
-        lines.append("")
+        shown = {"Shown by": f"fact {code.fact}"} if code.fact else {}
+        lines += section(code.code, code.meaning, {"Evidence": code.evidence, "Remedy": code.remedy, **shown})
     return "\n".join(lines)
 
 

@@ -16,7 +16,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from bitproof.price.answer import FAILED, TIMED, Failure, Timing, Window
-from bitproof.prove.process import Reached
+from bitproof.prove.process import Reached, answer
 from bitproof.trail.attach import leave_note
 from bitproof.trail.launch import make_deterministic
 from bitproof.trail.probes.patching import hide_from_compiler, wrap
@@ -102,12 +102,12 @@ class Clock:
             device=torch.cuda.get_device_name() if cuda else None,
             torch=str(torch.__version__),
         )
-        _answer(self._control, TIMED, timing)
+        answer(self._control, TIMED, timing)
 
     def _stop(self) -> None:
         world = _number("WORLD_SIZE", 1)
         said = Reached("stop", _number("RANK", 0), world, self.taken, 0)
-        _answer(self._control, "reached", said)
+        answer(self._control, "reached", said)
         while True:
             time.sleep(0.01)
 
@@ -154,17 +154,10 @@ def _watch_errors(control: Path) -> None:
                 if is_users(trace.tb_frame.f_code.co_filename):
                     where = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
                 trace = trace.tb_next
-            _answer(control, FAILED, Failure(summary=str(error).splitlines()[0], operation=match[1], where=where))
+            answer(control, FAILED, Failure(summary=str(error).splitlines()[0], operation=match[1], where=where))
         before(kind, error, error.__traceback__)
 
     sys.excepthook = told
-
-
-def _answer(control: Path, kind: str, what: msgspec.Struct) -> None:
-    """Write a file whole or not at all: it is looked for all the time."""
-    temporary = control / f"saying-{os.getpid()}"
-    temporary.write_bytes(msgspec.json.encode(what))
-    temporary.replace(control / f"{kind}-{os.getpid()}.json")
 
 
 def _number(variable: str, otherwise: int) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from bitproof.prove.orders import STEPS_AFTER_SIGNAL, Orders, Touched, Writer, as_text, note_touched, state_keys
-from bitproof.prove.process import Reached, ReachedKind
+from bitproof.prove.process import Reached, ReachedKind, answer
 from bitproof.prove.writers import watch_files
 from bitproof.trail.attach import attach_for_life
 from bitproof.trail.launch import make_deterministic
@@ -121,12 +121,9 @@ class Agent:
 
     def _say(self, kind: ReachedKind, step: int, micro: int, path: Path | None = None) -> None:
         world = int(os.environ.get("WORLD_SIZE", "1"))
-        control = Path(self._orders.control)
-        temporary = control / f"saying-{os.getpid()}"
         torn = as_text(path) if path is not None else None
         said = Reached(kind, self._rank(), world, step, micro, self._offset, torn)
-        temporary.write_bytes(msgspec.json.encode(said))
-        temporary.replace(control / f"reached-{os.getpid()}.json")
+        answer(Path(self._orders.control), "reached", said)
 
     def _wait(self, *, until_go: bool = False) -> None:
         go = Path(self._orders.control) / "go"

@@ -14,6 +14,7 @@ import msgspec
 
 from bitproof import environment
 from bitproof.__about__ import __version__
+from bitproof.trail.journal import Journal
 from bitproof.trail.probes.patching import Detach, hide_from_compiler
 from bitproof.trail.recorder import Recorder
 from bitproof.trail.settings import Settings
@@ -36,7 +37,7 @@ def attach(settings: Settings) -> tuple[Recorder, Detach]:
 
     # A generator that was seeded before the recorder came: torch remembers with what.
     initial = {} if settings.from_start else {"initial_seed": torch.initial_seed()}
-    recorder = Recorder(settings, _identify, lambda: _describe(from_start=settings.from_start) | initial)
+    recorder = Recorder(Journal(settings, _identify, lambda: _describe(from_start=settings.from_start) | initial))
     _watch_forks(recorder)
     undo = [probe.attach(recorder) for probe in (files, calls, loader, module, backward, scaler, optimizer)]
 

@@ -128,10 +128,19 @@ class TorchReader:
 
     def state(self) -> bytes:
         """Return the state that was read last: 624 words, the position, and the rest of the struct but for the seed."""
-        raw = view_bytes(self._raw).raw
-        left = int.from_bytes(raw[8:12], "little", signed=True)
-        words = np.frombuffer(raw, "<u4", 2 * WORDS, 24)[::2].tobytes()
-        return words + struct.pack("<I", min(WORDS - left + 1, WORDS)) + raw[24 + 8 * WORDS :]
+        return _torch_state(self._raw)
+
+
+def torch_state() -> bytes:
+    """Return the state of torch's global CPU generator now, as :meth:`TorchReader.state` gives it."""
+    return _torch_state(torch.default_generator.get_state())
+
+
+def _torch_state(state: torch.Tensor) -> bytes:
+    raw = view_bytes(state).raw
+    left = int.from_bytes(raw[8:12], "little", signed=True)
+    words = np.frombuffer(raw, "<u4", 2 * WORDS, 24)[::2].tobytes()
+    return words + struct.pack("<I", min(WORDS - left + 1, WORDS)) + raw[24 + 8 * WORDS :]
 
 
 class DeviceReader:

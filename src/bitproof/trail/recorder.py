@@ -19,7 +19,6 @@ from bitproof.trail.journal import Journal
 from bitproof.trail.looking import Entries, Entry, Looker, Seen, address, tensor_leaves
 from bitproof.trail.names import Registry
 from bitproof.trail.records import Event, EventKind, Sample, TensorRow
-from bitproof.trail.settings import Settings
 from bitproof.trail.site import user_line
 from bitproof.trail.window import Window, Yielded
 
@@ -31,14 +30,10 @@ class Recorder:
     """Puts what the probes see into steps and writes them.
 
     Args:
-        settings: where and how to record.
-        identify: gives this process's (rank, world size).
-        describe: gives the facts that are stored with the leg, the environment among them.
+        journal: writes them.
     """
 
-    def __init__(
-        self, settings: Settings, identify: Callable[[], tuple[int, int]], describe: Callable[[], dict[str, Any]]
-    ) -> None:
+    def __init__(self, journal: Journal) -> None:
         self.registry = Registry()
         self.on_boundary: Callable[[int, int, int], None] | None = None
         """Called after each backward pass (step, micro-step, 0) and each update (step, 0, updates so far)."""
@@ -47,7 +42,7 @@ class Recorder:
         self.on_first_state: Callable[[dict[str, int]], None] | None = None
         """Called once, with the roots of the first state, before the first update."""
         self.step = 0
-        self._journal = Journal(settings, identify, describe)
+        self._journal = journal
         self._generators = Generators(self._journal.keep_state)
         self._looker = Looker(self.note_unseen)
         self._capture = Capture(self.registry, self._looker, self._optimizer_died)

@@ -1,5 +1,6 @@
 """Every cause code: the finding, the evidence it rests on, the remedy."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -237,18 +238,14 @@ def page() -> str:
     """Return the documentation of every code, in Markdown."""
     lines = [_INTRODUCTION]
     for code in CODES:
-        lines += [
-            f"## {code.code}",
-            "",
-            code.finding,
-            "",
-            f"- **Evidence**: {code.evidence}",
-            f"- **Remedy**: {code.remedy}",
-        ]
-        if code.sources:
-            lines.append(f"- **Seen in**: {', '.join(code.sources)}")
-        lines.append("")
+        sources = {"Seen in": ", ".join(code.sources)} if code.sources else {}
+        lines += section(code.code, code.finding, {"Evidence": code.evidence, "Remedy": code.remedy, **sources})
     return "\n".join(lines)
+
+
+def section(code: str, meaning: str, facts: Mapping[str, str]) -> list[str]:
+    """Return the lines that document one code of a catalogue, in Markdown."""
+    return [f"## {code}", "", meaning, "", *(f"- **{label}**: {text}" for label, text in facts.items()), ""]
 
 
 _INTRODUCTION = """\

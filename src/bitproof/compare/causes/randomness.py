@@ -91,7 +91,7 @@ def root_in_generators(case: Case) -> bool:
     """
     if case.facet not in _WORK:
         return False
-    if case.facet == "batch" and case.uses_loader and not _same_positions(case) and not _epoch_begins(case):
+    if case.facet == "batch" and case.uses_loader and not _same_positions(case) and not _begun(case):
         return False
     return any(drawn_for(case, f) for f in findings(case.reference, case.leg, case.divergence.step))
 
@@ -152,10 +152,9 @@ def _too_early(case: Case, finding: Finding) -> bool:
 
 def _order_is_drawn(case: Case) -> bool:
     """Tell whether a pass begins at the step whose order, or whose workers' seeds, come from torch's global generator."""
-    begun = [e for step, e in case.reference.events("loader-started") if step == case.divergence.step - 1]
     return any(
         not e.data.get("own_generator") and (e.data.get("workers") or "Random" in str(e.data.get("sampler")))
-        for e in begun
+        for e in _begun(case)
     )
 
 
@@ -273,8 +272,9 @@ def _apart(case: Case, finding: Finding) -> int | None:
     return None if expected is None or found is None else shift(expected, found)
 
 
-def _epoch_begins(case: Case) -> bool:
-    return any(step == case.divergence.step - 1 for step, _ in case.reference.events("loader-started"))
+def _begun(case: Case) -> list[Event]:
+    """Return the passes over loaders that begin, in the reference, at the step that differs."""
+    return [event for step, event in case.reference.events("loader-started") if step == case.divergence.step - 1]
 
 
 def _iterators(case: Case, finding: Finding) -> Iterator[str]:

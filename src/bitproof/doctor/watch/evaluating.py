@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from bitproof.compare.mersenne import shift
 from bitproof.doctor.watch.watch import Watch
 from bitproof.fingerprint import digest_rows
-from bitproof.trail.generators import TorchReader
+from bitproof.trail.generators import TorchReader, torch_state
 from bitproof.trail.looking import tensor_leaves
 from bitproof.trail.probes.patching import wrap
 from bitproof.trail.site import user_line
@@ -99,10 +99,10 @@ class _Evaluation:
                 return original(loader)
             self._end()
             self._enter(loader=True)
-            before = self._reader.state()
+            before = torch_state()
             iterator = original(loader)
             self._last = self._reader.read()
-            if shift(before, self._reader.state(), 4 * SEED_DRAWS) not in {0, SEED_DRAWS}:
+            if shift(before, torch_state(), 4 * SEED_DRAWS) not in {0, SEED_DRAWS}:
                 self._note_draw()
             return iterator
 

@@ -13,7 +13,7 @@ from bitproof.doctor.watch.evaluating import SEED_DRAWS
 from bitproof.doctor.watch.generators import attributes_of, generators_of, generators_of_module, state_digest
 from bitproof.doctor.watch.holding import Held
 from bitproof.doctor.watch.watch import Watch
-from bitproof.trail.generators import Generators, TorchReader
+from bitproof.trail.generators import Generators, TorchReader, torch_state
 from bitproof.trail.probes.patching import wrap
 from bitproof.trail.site import user_line
 
@@ -61,10 +61,10 @@ class _Loaders:
             )
             if loader.num_workers and loader.persistent_workers:
                 self._compare_dataset(loader)
-            before, state = self._torch.read(), self._torch.state()
+            before, state = self._torch.read(), torch_state()
             iterator = original(loader)
             after = self._torch.read()
-            if self._starts < _MOST_STARTS and shift(state, self._torch.state(), 2 * SEED_DRAWS) == SEED_DRAWS:
+            if self._starts < _MOST_STARTS and shift(state, torch_state(), 2 * SEED_DRAWS) == SEED_DRAWS:
                 self._starts += 1
                 self._watch.say("loader-seeded", {"before": before, "after": after})
             return iterator
